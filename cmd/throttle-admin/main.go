@@ -23,6 +23,7 @@ import (
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/rights"
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/simulate"
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/size"
+	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/top"
 )
 
 func main() {
@@ -33,7 +34,7 @@ func main() {
 
 // families are the commands, by package.
 var families = []cli.Family{
-	policies.Commands, history.Commands, files.Commands, adopt.Commands, rights.Commands, explain.Commands, doctor.Commands,
+	policies.Commands, history.Commands, files.Commands, adopt.Commands, rights.Commands, explain.Commands, top.Commands, doctor.Commands,
 	quotas.Commands,
 	pulsar.Commands, numaflow.Commands, simulate.Commands, size.Commands, demo.Commands, dev.Commands,
 }

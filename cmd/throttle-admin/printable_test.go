@@ -99,6 +99,7 @@ func TestHostileNames(t *testing.T) {
 		{"list"}, {"get", "cluster"}, {"get", topic}, {"get", topic, "--subscription", "a\u202eb\u009b"},
 		{"get", hostile}, {"explain", topic}, {"explain", topic, "--subscription", hostile},
 		{"explain", "tag:bulk"}, {"explain", "--message", topic, "--tag", "bulk"}, {"doctor"}, {"doctor", "-o", "json"},
+		{"top", "--once"}, {"top", "--once", "-o", "json"},
 		{"quota", "list"}, {"quota", "status"}, {"quota", "settings"},
 		{"quota", "get", "tag:bulk"}, {"set", "public/default", "messageRate=1", "--dry-run"},
 		{"set", hostile, "messageRate=1"}, {"set", "cluster", hostile + "=1"}, {"set", topic, "messageRate=" + hostile},

@@ -9,8 +9,13 @@ import (
 )
 
 // Interactive reports whether somebody at a terminal can answer a question.
-func (a *App) Interactive() bool {
-	f, ok := a.Stdin.(*os.File)
+func (a *App) Interactive() bool { return isTerminal(a.Stdin) }
+
+// Terminal reports whether results are shown on a terminal.
+func (a *App) Terminal() bool { return isTerminal(a.Stdout) }
+
+func isTerminal(stream any) bool {
+	f, ok := stream.(*os.File)
 	if !ok {
 		return false
 	}

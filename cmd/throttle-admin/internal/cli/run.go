@@ -84,6 +84,26 @@ func Run(
 	return status
 }
 
+// Execute runs a command of a family as a command line of its own would, with the stores of a, and
+// asks nobody. It returns what the command prints in a format; of a table, also the warnings.
+func (a *App) Execute(
+	ctx context.Context, family Family, format string, args ...string,
+) (printed string, err error) {
+	var out strings.Builder
+	other := *a
+	other.Stdin, other.Stdout, other.Stderr, other.Output = nil, &out, io.Discard, format
+	if format == "table" {
+		other.Stderr = &out
+	}
+	root := &cobra.Command{SilenceErrors: true, SilenceUsage: true}
+	root.AddCommand(family(&other)...)
+	root.SetArgs(args)
+	root.SetOut(&out)
+	root.SetErr(&out)
+	err = root.ExecuteContext(ctx)
+	return out.String(), err
+}
+
 // NewRoot returns the root command with all others.
 func NewRoot(a *App, families ...Family) *cobra.Command {
 	root := &cobra.Command{

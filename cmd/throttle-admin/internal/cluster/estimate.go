@@ -1,0 +1,91 @@
+package cluster
+
+import (
+	"time"
+
+	"github.com/dispatchthrottle/throttle/dispatch"
+)
+
+// An estimate is what several records of all replicas say together of a subscription.
+type estimate struct {
+	backlogs []sample // of the last trend, the oldest first
+	waits    [waitWindows]dispatch.Histogram
+	window   int64 // number of the window that counts now
+	p99      Number
+	changed  bool // the waits, since p99 was computed
+}
+
+type sample struct {
+	at      time.Time
+	backlog float64 // messages
+}
+
+const (
+	trend    = time.Minute      // over which it is judged whether a backlog shrinks
+	minTrend = 10 * time.Second // without so much, that is unknown
+
+	// Waits are counted in windows, so that those of the last minute or so are known.
+	waitWindows = 6
+	waitWindow  = 10 * time.Second
+)
+
+// addWaits counts waits that ended before now.
+func (e *estimate) addWaits(h dispatch.Histogram, now time.Time) {
+	if h.Count == 0 {
+		return
+	}
+	e.turn(now)
+	e.waits[e.window%waitWindows].Add(h)
+	e.changed = true
+}
+
+// turn forgets the waits of windows that are over.
+func (e *estimate) turn(now time.Time) {
+	n := now.UnixNano() / int64(waitWindow)
+	for e.window = max(e.window, n-waitWindows); e.window < n; e.changed = true {
+		e.window++
+		e.waits[e.window%waitWindows] = dispatch.Histogram{}
+	}
+}
+
+// waitP99 returns the length, in seconds, that 99 % of the waits of the last minute or so do not
+// exceed; 0 without any.
+func (e *estimate) waitP99(now time.Time) Number {
+	if e.turn(now); e.changed {
+		var all dispatch.Histogram
+		for _, h := range e.waits {
+			all.Add(h)
+		}
+		e.p99, e.changed = Number(all.Quantile(0.99).Seconds()), false
+	}
+	return e.p99
+}
+
+// addBacklog notes the backlog at now, at most once a second.
+func (e *estimate) addBacklog(backlog Number, now time.Time) {
+	if !backlog.Known() {
+		e.backlogs = nil
+		return
+	}
+	if n := len(e.backlogs); n > 0 && now.Sub(e.backlogs[n-1].at) < time.Second {
+		return
+	}
+	e.backlogs = append(e.backlogs, sample{now, float64(backlog)})
+	for now.Sub(e.backlogs[0].at) > trend {
+		e.backlogs = e.backlogs[1:]
+	}
+}
+
+// drainedIn returns in how many seconds the backlog will be gone if it goes on shrinking as in the
+// last minute; unknown if it does not shrink, or if too little has been seen.
+func (e *estimate) drainedIn() Number {
+	if len(e.backlogs) == 0 {
+		return Unknown
+	}
+	first, last := e.backlogs[0], e.backlogs[len(e.backlogs)-1]
+	passed, shrunk := last.at.Sub(first.at), first.backlog-last.backlog
+	if passed < minTrend || shrunk <= 0 {
+		return Unknown
+	}
+	return Number(passed.Seconds() * last.backlog / shrunk)
+}

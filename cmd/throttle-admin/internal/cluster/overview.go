@@ -1,0 +1,151 @@
+package cluster
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"time"
+)
+
+// A Query says which rows an overview has, and in which order.
+type Query struct {
+	Filter  string // words; each is in the topic, in a subscription or in the condition; see MaxFilter
+	Sort    string // one of Sorts; "": by how hard topics are throttled
+	Reverse bool
+	Page    int // from 0
+	Size    int // rows of a page
+}
+
+// What counts of a filter: so many bytes, and so many words.
+const (
+	MaxFilter = 200
+	maxWords  = 10
+)
+
+// words returns those of the filter, in lower case.
+func (q Query) words() []string {
+	words := strings.Fields(strings.ToLower(q.Filter[:min(len(q.Filter), MaxFilter)]))
+	return words[:min(len(words), maxWords)]
+}
+
+// sorts are the orders of rows, each in its usual direction.
+var sorts = map[string]func(a, b *Row) int{
+	"throttled": func(a, b *Row) int {
+		return cmp.Or(cmp.Compare(a.Condition.rank(), b.Condition.rank()), cmp.Compare(b.Waiting, a.Waiting),
+			falling(a.WaitP99, b.WaitP99), falling(a.Backlog, b.Backlog))
+	},
+	"topic":    func(a, b *Row) int { return strings.Compare(a.Topic, b.Topic) },
+	"limit":    func(a, b *Row) int { return cmp.Compare(b.Limit.Rate, a.Limit.Rate) },
+	"rate":     func(a, b *Row) int { return falling(a.Rate, b.Rate) },
+	"waiting":  func(a, b *Row) int { return cmp.Compare(b.Waiting, a.Waiting) },
+	"wait":     func(a, b *Row) int { return falling(a.WaitP99, b.WaitP99) },
+	"backlog":  func(a, b *Row) int { return falling(a.Backlog, b.Backlog) },
+	"behind":   func(a, b *Row) int { return earlier(a.BehindSince, b.BehindSince) },
+	"drained":  func(a, b *Row) int { return falling(a.DrainedIn, b.DrainedIn) },
+	"replicas": func(a, b *Row) int { return cmp.Compare(b.Replicas, a.Replicas) },
+}
+
+// Sorts are the values of Query.Sort.
+var Sorts = []string{
+	"throttled", "topic", "limit", "rate", "waiting", "wait", "backlog", "behind", "drained", "replicas",
+}
+
+// falling compares numbers, the largest first, and those that are unknown last.
+func falling(a, b Number) int {
+	switch {
+	case a.Known() && b.Known():
+		return cmp.Compare(b, a)
+	case a.Known():
+		return -1
+	case b.Known():
+		return 1
+	}
+	return 0
+}
+
+// earlier compares times, the earliest first, and none last.
+func earlier(a, b time.Time) int {
+	switch {
+	case a.IsZero() && b.IsZero():
+		return 0
+	case a.IsZero():
+		return 1
+	case b.IsZero():
+		return -1
+	}
+	return a.Compare(b)
+}
+
+// An Overview is a page of the topics of a cluster.
+type Overview struct {
+	Time     time.Time `json:"time"`
+	Totals   Totals    `json:"totals"`
+	Matching int       `json:"matching"` // topics that the filter leaves, on all pages
+	Rows     []Row     `json:"rows"`
+}
+
+// Totals are of the whole cluster, whatever a filter leaves.
+type Totals struct {
+	Topics     int               `json:"topics"`
+	Conditions map[Condition]int `json:"conditions"` // topics in each
+	Waiting    int               `json:"waiting"`    // calls
+	Backlog    Number            `json:"backlog"`    // messages, as far as it is known
+	Replicas   int               `json:"replicas"`
+	More       int               `json:"more,omitempty"` // subscriptions that are not published
+}
+
+// Overview returns a page of the rows of the last Tick.
+func (st *State) Overview(q Query, now time.Time) Overview {
+	o := Overview{Time: now, Totals: Totals{Topics: len(st.topics), Conditions: map[Condition]int{}}}
+	for _, r := range st.replicas {
+		if r.gone.IsZero() {
+			o.Totals.Replicas++
+			o.Totals.More += r.last.More
+		}
+	}
+	var backlog sum
+	words := q.words()
+	rows := make([]*Row, 0, len(st.topics))
+	for _, t := range st.topics {
+		o.Totals.Conditions[t.row.Condition]++
+		o.Totals.Waiting += t.row.Waiting
+		if t.row.Backlog.Known() {
+			backlog.add(float64(t.row.Backlog))
+		}
+		if t.row.matches(words) {
+			rows = append(rows, &t.row)
+		}
+	}
+	o.Matching, o.Totals.Backlog = len(rows), backlog.number()
+	order := sorts[cmp.Or(q.Sort, "throttled")]
+	slices.SortFunc(rows, func(a, b *Row) int {
+		n := order(a, b)
+		if q.Reverse {
+			n = -n
+		}
+		return cmp.Or(n, strings.Compare(a.Topic, b.Topic))
+	})
+	begin := min(max(0, q.Page)*max(0, q.Size), len(rows))
+	o.Rows = []Row{}
+	for _, r := range rows[begin:min(begin+max(0, q.Size), len(rows))] {
+		row := *r
+		row.Subscriptions = slices.Clone(r.Subscriptions)
+		o.Rows = append(o.Rows, row)
+	}
+	return o
+}
+
+// matches reports whether each word, in lower case, is in the topic, in a subscription or in the
+// condition.
+func (r *Row) matches(words []string) bool {
+	for _, word := range words {
+		found := strings.Contains(strings.ToLower(r.Topic), word) || strings.Contains(string(r.Condition), word) ||
+			slices.ContainsFunc(r.Subscriptions, func(s SubscriptionRow) bool {
+				return strings.Contains(strings.ToLower(s.Subscription), word)
+			})
+		if !found {
+			return false
+		}
+	}
+	return true
+}

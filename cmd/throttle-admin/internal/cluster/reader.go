@@ -1,0 +1,203 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/dispatchthrottle/throttle/dispatch"
+)
+
+// A Reader keeps a State up to date from a permit store: with the records of what is on view each
+// second, and with the others within ten. Any number of goroutines may use it.
+type Reader struct {
+	store   dispatch.PermitStore
+	cluster string
+
+	turn int // of the records that are not on view; used by Run only
+
+	mu      sync.Mutex // guards the fields below
+	state   *State
+	opened  map[string]time.Time // topics on view by themselves, until then
+	listed  map[string]time.Time // topics in an overview on view, until then
+	status  Status
+	records int // of the last read
+}
+
+// A Status says how well a Reader can read.
+type Status struct {
+	Unread     bool      `json:"unread,omitempty"`     // nothing has been read yet
+	Since      time.Time `json:"since,omitzero"`       // since when the permit store cannot be read
+	Error      string    `json:"error,omitempty"`      // why
+	Unreadable string    `json:"unreadable,omitempty"` // why a status record could not be read lately
+}
+
+const (
+	readEvery = time.Second
+	within    = 10     // reads after which each record has been read
+	atOnce    = 10_000 // subscriptions of one read for what is on view, and of one for the others
+	viewedFor = 5 * time.Second
+)
+
+// NewReader returns a Reader of a cluster, which Run keeps up to date.
+func NewReader(store dispatch.PermitStore, cluster string) *Reader {
+	return &Reader{
+		store: store, cluster: cluster, state: NewState(), status: Status{Unread: true},
+		opened: map[string]time.Time{}, listed: map[string]time.Time{},
+	}
+}
+
+// Run reads until ctx ends.
+func (r *Reader) Run(ctx context.Context) {
+	ticker := time.NewTicker(readEvery)
+	defer ticker.Stop()
+	for {
+		r.read(ctx)
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+// read reads once.
+func (r *Reader) read(ctx context.Context) {
+	names, err := r.store.Publishers(ctx, r.cluster)
+	due := r.due(names)
+	var texts [][]byte
+	if err == nil {
+		texts, err = r.store.PublishedBy(ctx, r.cluster, due)
+	}
+	if err != nil && ctx.Err() != nil {
+		return
+	}
+	records, unreadable := parse(texts)
+	now := time.Now()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.records = len(records)
+	for _, s := range records {
+		r.state.Add(s, now)
+	}
+	if err != nil {
+		if r.status.Error == "" {
+			r.status.Since = now
+		}
+		r.status.Error = err.Error()
+		return
+	}
+	r.status = Status{Unreadable: unreadable}
+	r.state.Present(names, now)
+	r.state.Tick(now, r.onView(now))
+}
+
+func parse(texts [][]byte) (records []Record, unreadable string) {
+	for _, text := range texts {
+		r, err := Parse(text)
+		if err != nil {
+			unreadable = fmt.Sprintf("a replica's status record: %v", err)
+			continue
+		}
+		records = append(records, r)
+	}
+	return records, unreadable
+}
+
+// due returns the replicas to read now: those that have not been read, those with topics on view,
+// and of the others as many as it takes to read each within ten seconds. Of what is on view, that
+// comes first which was read longest ago, if it is too much for one read.
+func (r *Reader) due(names []string) (due []string) {
+	slices.Sort(names)
+	wanted := map[string]bool{}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, name := range names {
+		if r.state.replicas[name] == nil {
+			wanted[name] = true
+		}
+	}
+	left := atOnce
+	for _, views := range []map[string]time.Time{r.opened, r.listed} {
+		for _, name := range r.state.longestUnread(views) {
+			if left > 0 && !wanted[name] {
+				wanted[name] = true
+				left -= r.state.size(name)
+			}
+		}
+	}
+	left = atOnce
+	for n := range names {
+		if n >= (len(names)+within-1)/within && left <= 0 {
+			break
+		}
+		r.turn = (r.turn + 1) % len(names)
+		wanted[names[r.turn]] = true
+		left -= r.state.size(names[r.turn])
+	}
+	for _, name := range names {
+		if wanted[name] {
+			due = append(due, name)
+		}
+	}
+	return due
+}
+
+// onView returns the topics that are still on view, and forgets the others.
+func (r *Reader) onView(now time.Time) map[string]bool {
+	topics := map[string]bool{}
+	for _, views := range []map[string]time.Time{r.opened, r.listed} {
+		for name, until := range views {
+			if now.After(until) {
+				delete(views, name)
+			} else {
+				topics[name] = true
+			}
+		}
+	}
+	return topics
+}
+
+// Overview returns a page of topics, which are on view for the next seconds.
+func (r *Reader) Overview(q Query) (Overview, Status) {
+	now := time.Now()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	o := r.state.Overview(q, now)
+	for _, row := range o.Rows {
+		r.listed[row.Topic] = now.Add(viewedFor)
+	}
+	return o, r.status
+}
+
+// Topic returns the row of a topic, which is on view for the next seconds; ok is false if no
+// replica has published it in the last hour.
+func (r *Reader) Topic(name string) (row Row, status Status, ok bool) {
+	now := time.Now()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	t := r.state.topics[name]
+	if t == nil {
+		return Row{}, r.status, false
+	}
+	r.opened[name] = now.Add(viewedFor)
+	row = t.row
+	row.Subscriptions = slices.Clone(row.Subscriptions)
+	return row, r.status, true
+}
+
+// Points returns the points of a topic of the last hour after a time, in Unix seconds.
+func (r *Reader) Points(name string, since int64) Points {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.state.Points(name, since, time.Now())
+}
+
+// Cost returns about how many bytes all points take, and how many records were read last.
+func (r *Reader) Cost() (points, records int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.state.memory, r.records
+}

@@ -1,0 +1,176 @@
+package cluster_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/cluster"
+	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/dispatch/permits/memory"
+)
+
+// A watched store counts how often each record is read, and can fail.
+type watched struct {
+	*memory.Store
+	mu    sync.Mutex
+	down  error
+	reads []map[string]int // by call
+}
+
+func (w *watched) PublishedBy(ctx context.Context, cluster string, names []string) ([][]byte, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	read := map[string]int{}
+	for _, name := range names {
+		read[name]++
+	}
+	w.reads = append(w.reads, read)
+	if w.down != nil {
+		return nil, w.down
+	}
+	return w.Store.PublishedBy(ctx, cluster, names)
+}
+
+func (w *watched) fail(err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.down = err
+}
+
+// lately returns the last calls.
+func (w *watched) lately(calls int) []map[string]int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.reads[len(w.reads)-calls:]
+}
+
+// watch runs a Reader in virtual time over replicas that publish one topic each, of 100.
+func watch(t *testing.T, replicas int, f func(*watched, *cluster.Reader)) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &watched{Store: memory.New()}
+		ctx, cancel := context.WithCancel(t.Context())
+		var done sync.WaitGroup
+		done.Go(func() {
+			for n := int64(1); ctx.Err() == nil; n++ {
+				for i := range replicas {
+					text, _ := json.Marshal(dispatch.Stats{
+						Replica: fmt.Sprintf("r%04d", i), Time: 1000 * n,
+						Subscriptions: []dispatch.SubscriptionStats{used(fmt.Sprintf("kafka://public/default/t%03d", i%100), "s", 10*n)},
+					})
+					assert.NoError(t, w.Publish(ctx, "c", fmt.Sprintf("r%04d", i), text, 3*time.Second))
+				}
+				time.Sleep(time.Second)
+			}
+		})
+		time.Sleep(time.Second / 2)
+		r := cluster.NewReader(w, "c")
+		done.Go(func() { r.Run(ctx) })
+		f(w, r)
+		cancel()
+		done.Wait()
+	})
+}
+
+// TestReaderOfMany: records of what is on view are read each second, the others within ten.
+func TestReaderOfMany(t *testing.T) {
+	watch(t, 1000, func(w *watched, r *cluster.Reader) {
+		time.Sleep(100 * time.Millisecond)
+		assert.Len(t, w.lately(1)[0], 1000, "at first, nothing is known")
+		time.Sleep(20 * time.Second)
+		read := map[string]int{}
+		for _, call := range w.lately(10) {
+			assert.LessOrEqual(t, len(call), 500)
+			for name, n := range call {
+				read[name] += n
+			}
+		}
+		assert.Len(t, read, 1000)
+
+		for range 10 {
+			row, _, ok := r.Topic("kafka://public/default/t042")
+			assert.True(t, ok)
+			assert.Equal(t, 10, row.Replicas)
+			time.Sleep(time.Second)
+		}
+		for _, call := range w.lately(9) {
+			assert.LessOrEqual(t, len(call), 510)
+			for i := range 10 {
+				assert.Equal(t, 1, call[fmt.Sprintf("r%04d", 42+100*i)])
+			}
+		}
+		row, _, _ := r.Topic("kafka://public/default/t042")
+		assert.InDelta(t, 100, float64(row.Rate), 1e-6)
+		o, status := r.Overview(cluster.Query{Size: 20, Sort: "topic"})
+		assert.Equal(t, 100, o.Totals.Topics)
+		assert.Equal(t, 1000, o.Totals.Replicas)
+		assert.Len(t, o.Rows, 20)
+		assert.Zero(t, status)
+		time.Sleep(10 * time.Second)
+		assert.LessOrEqual(t, len(w.lately(1)[0]), 500, "nothing is on view any more")
+	})
+}
+
+// TestViewsInTurn: if more is on view than one read should have, each is read in turn, and what was
+// opened by itself comes first.
+func TestViewsInTurn(t *testing.T) {
+	watch(t, 1000, func(w *watched, r *cluster.Reader) {
+		time.Sleep(2 * time.Second)
+		read := map[string]int{}
+		for range 30 {
+			_, _ = r.Overview(cluster.Query{Size: 100})
+			_, _, _ = r.Topic("kafka://public/default/t042")
+			time.Sleep(time.Second)
+			call := w.lately(1)[0]
+			assert.LessOrEqual(t, len(call), 1000)
+			for name := range call {
+				read[name]++
+			}
+		}
+		assert.EqualValues(t, 30, read["r0042"])
+		for i := range 1000 {
+			assert.GreaterOrEqual(t, read[fmt.Sprintf("r%04d", i)], 10, "r%04d", i)
+		}
+	})
+}
+
+// TestReaderWithoutStore: while the permit store cannot be read, the last values stay, with the
+// reason and since when, and no points are added.
+func TestReaderWithoutStore(t *testing.T) {
+	watch(t, 2, func(w *watched, r *cluster.Reader) {
+		_, status := r.Overview(cluster.Query{Size: 9})
+		assert.Equal(t, cluster.Status{Unread: true}, status)
+		time.Sleep(10500 * time.Millisecond)
+		const topic = "kafka://public/default/t000"
+		assert.Len(t, r.Points(topic, 0).Times, 1)
+		time.Sleep(time.Minute)
+		before := r.Points(topic, 0).Times
+		assert.Len(t, before, 60, "a point after ten seconds, and then each second")
+		w.fail(errors.New("connection refused"))
+		down := time.Now()
+		time.Sleep(time.Minute)
+		o, status := r.Overview(cluster.Query{Size: 9})
+		assert.Equal(t, "connection refused", status.Error)
+		assert.WithinDuration(t, down, status.Since, time.Second)
+		assert.Len(t, o.Rows, 2)
+		assert.Equal(t, 1, o.Rows[0].Replicas)
+		assert.EqualValues(t, 10, o.Rows[0].Rate)
+		assert.Equal(t, before, r.Points(topic, 0).Times)
+		w.fail(nil)
+		time.Sleep(2 * time.Second)
+		_, status = r.Overview(cluster.Query{Size: 9})
+		assert.Zero(t, status)
+		assert.NoError(t, w.Publish(t.Context(), "c", "odd", []byte(`{"waitTimes`), time.Minute))
+		time.Sleep(2 * time.Second)
+		o, status = r.Overview(cluster.Query{Size: 9})
+		assert.Contains(t, status.Unreadable, "a replica's status record")
+		assert.Len(t, o.Rows, 2)
+	})
+}

@@ -1,0 +1,349 @@
+package cluster
+
+import (
+	"encoding/json"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/policy"
+)
+
+// A Condition says in one word how a topic or a subscription is.
+type Condition string
+
+// The conditions. That of a topic is the first that one of its subscriptions has, but stale is one
+// only if all are.
+const (
+	Throttled Condition = "throttled" // calls wait for a limit
+	Paused    Condition = "paused"
+	Flowing   Condition = "flowing"   // below its limits
+	CaughtUp  Condition = "caught up" // nothing is charged, and so nothing counted
+	Idle      Condition = "idle"
+	Stale     Condition = "stale" // its replicas publish no more
+)
+
+// Conditions are all of them, by how much they ask for attention.
+var Conditions = []Condition{Throttled, Paused, Stale, Flowing, CaughtUp, Idle}
+
+// rank is the place of a condition in Conditions.
+func (c Condition) rank() int { return slices.Index(Conditions, c) }
+
+// A Row is what an overview shows of a topic.
+type Row struct {
+	Topic         string            `json:"topic"`
+	Condition     Condition         `json:"condition"`
+	Since         time.Time         `json:"since,omitzero"`    // stale
+	Limit         Limit             `json:"limit,omitzero"`    // that all subscriptions share
+	Several       bool              `json:"several,omitempty"` // all have limits, but share none
+	Rate          Number            `json:"rate"`              // permits of that limit a second
+	Waiting       int               `json:"waiting"`
+	Backlog       Number            `json:"backlog"` // messages
+	BehindSince   time.Time         `json:"behindSince,omitzero"`
+	DrainedIn     Number            `json:"drainedIn"` // seconds; unknown if it does not shrink
+	WaitP99       Number            `json:"waitP99"`   // seconds, of calls that had to wait
+	Replicas      int               `json:"replicas"`
+	Subscriptions []SubscriptionRow `json:"subscriptions"`
+}
+
+// A SubscriptionRow is what an overview shows of a subscription's messages with one owner.
+type SubscriptionRow struct {
+	Subscription string          `json:"subscription"`
+	Owner        string          `json:"owner,omitempty"`
+	Condition    Condition       `json:"condition"`
+	Since        time.Time       `json:"since,omitzero"`   // stale
+	Reason       dispatch.Reason `json:"reason,omitempty"` // why calls wait
+	Limit        Limit           `json:"limit,omitzero"`
+	Rate         Number          `json:"rate"`
+	Share        Number          `json:"share"`    // of the topic's rate, 0 to 1
+	Requests     Number          `json:"requests"` // to the permit store, a second
+	Backlog      Number          `json:"backlog"`
+	BehindSince  time.Time       `json:"behindSince,omitzero"`
+	DrainedIn    Number          `json:"drainedIn"`
+	WaitP99      Number          `json:"waitP99"`
+	Waiting      int             `json:"waiting"`
+	Replicas     int             `json:"replicas"`
+
+	measured Number // in permits of the topic's limit, not smoothed, for plots
+}
+
+// A Limit is the limit that a rate is shown against.
+type Limit struct {
+	Reason dispatch.Reason `json:"limit"`
+	Rate   float64         `json:"rate"`             // permits a second
+	Shadow bool            `json:"shadow,omitempty"` // messages do not wait for it
+}
+
+// A Number may be unknown: it is null in JSON then.
+type Number float64
+
+// Unknown is a number that is not known.
+var Unknown = Number(math.NaN())
+
+// Known reports whether the number is known.
+func (n Number) Known() bool { return !math.IsNaN(float64(n)) }
+
+// MarshalJSON implements json.Marshaler.
+func (n Number) MarshalJSON() ([]byte, error) {
+	if !n.Known() || math.IsInf(float64(n), 0) {
+		return []byte("null"), nil
+	}
+	return json.Marshal(float64(n))
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (n *Number) UnmarshalJSON(text []byte) error {
+	*n = Unknown
+	if string(text) == "null" {
+		return nil
+	}
+	return json.Unmarshal(text, (*float64)(n))
+}
+
+// A sum is of numbers that all have to be known; without any, it is unknown.
+type sum struct {
+	total float64
+	n     int
+}
+
+func (s *sum) add(x float64) {
+	s.total += x
+	s.n++
+}
+
+func (s *sum) number() Number {
+	if s.n == 0 {
+		return Unknown
+	}
+	return Number(s.total)
+}
+
+// Most returns the larger number, of which one may be unknown.
+func (n Number) Most(m Number) Number {
+	if !n.Known() || m > n {
+		return m
+	}
+	return n
+}
+
+// look brings the row of a topic to now.
+func (t *topic) look(name string, now time.Time) {
+	row := Row{
+		Topic: name, Condition: Stale, Rate: Unknown, Backlog: Unknown, DrainedIn: Unknown, WaitP99: Unknown,
+		Subscriptions: t.row.Subscriptions[:0],
+	}
+	var shared sharedLimits
+	var backlog sum
+	partitions := strings.HasPrefix(name, string(policy.Kafka)+"://") // consumers report their own
+	for _, g := range t.groups {
+		s := g.look(partitions)
+		if s.Condition != Stale {
+			g.estimate.addBacklog(s.Backlog, now)
+			shared.narrow(g.parts)
+			if !row.has(s.Subscription) && (s.Backlog.Known() || s.Condition != CaughtUp) {
+				backlog.add(float64(s.Backlog)) // owners share a subscription's
+			}
+			for _, p := range g.parts {
+				if p.live() && p.replica.counted != t {
+					p.replica.counted = t
+					row.Replicas++
+				}
+			}
+		}
+		s.DrainedIn, s.WaitP99 = g.estimate.drainedIn(), g.estimate.waitP99(now)
+		row.add(s)
+	}
+	for _, g := range t.groups {
+		for _, p := range g.parts {
+			p.replica.counted = nil
+		}
+	}
+	if len(t.groups) == 0 {
+		row.Condition = Idle
+	}
+	row.Backlog = backlog.number()
+	t.row = row
+	t.count(&shared)
+}
+
+// sharedLimits are those that all subscriptions with limits have.
+type sharedLimits struct {
+	any      bool // some subscription has limits
+	messages bool // some has one of messages
+	limits   []limit
+}
+
+// narrow takes a further subscription into account.
+func (sl *sharedLimits) narrow(parts []*part) {
+	i := slices.IndexFunc(parts, func(p *part) bool { return p.live() && p.shown >= 0 })
+	if i < 0 {
+		return
+	}
+	p := parts[i]
+	sl.messages = sl.messages || !p.last.Limits[p.shown].Reason.Bytes()
+	foreign := func(l limit) bool { return indexOf(p.last.Limits, l.Key) < 0 }
+	switch {
+	case !sl.any:
+		sl.any, sl.limits = true, p.last.Limits
+	case slices.ContainsFunc(sl.limits, foreign):
+		sl.limits = slices.DeleteFunc(slices.Clone(sl.limits), foreign)
+	}
+}
+
+// count fills in the limit and the rates of the row. The rates are those of the limit, or else
+// those that subscriptions have of their own limits of messages, if there are some.
+func (t *topic) count(shared *sharedLimits) {
+	r, key := &t.row, ""
+	if i := shownOf(shared.limits); i >= 0 {
+		key, r.Limit = shared.limits[i].Key, shared.limits[i].view()
+	} else {
+		r.Several = shared.any
+	}
+	var total sum
+	for i := range r.Subscriptions {
+		s := &r.Subscriptions[i]
+		var rate, measured sum
+		for _, p := range t.groups[i].parts {
+			if !p.counted() || key == "" && shared.messages == p.last.Limits[p.shown].Reason.Bytes() {
+				continue
+			}
+			of := p.rates[p.shown]
+			if key != "" && key != p.last.Limits[p.shown].Key {
+				of = p.rateOf(key)
+			}
+			rate.add(of.smoothed)
+			measured.add(of.measured)
+			total.add(of.smoothed)
+		}
+		s.Share, s.measured = rate.number(), measured.number()
+	}
+	r.Rate = total.number()
+	for i := range r.Subscriptions {
+		if s := &r.Subscriptions[i]; r.Rate > 0 {
+			s.Share /= r.Rate
+		} else {
+			s.Share = Unknown
+		}
+	}
+}
+
+// view is what a row has of a limit.
+func (l *limit) view() Limit { return Limit{l.Reason, l.Rate, l.Shadow} }
+
+// label names the subscription and owner.
+func (s *SubscriptionRow) label() string {
+	if s.Owner == "" {
+		return s.Subscription
+	}
+	return s.Subscription + " " + s.Owner
+}
+
+// has reports whether the last subscription has this name.
+func (r *Row) has(subscription string) bool {
+	n := len(r.Subscriptions)
+	return n > 0 && r.Subscriptions[n-1].Subscription == subscription
+}
+
+// add adds a subscription.
+func (r *Row) add(s SubscriptionRow) {
+	r.Waiting += s.Waiting
+	r.WaitP99 = r.WaitP99.Most(s.WaitP99)
+	if !s.BehindSince.IsZero() {
+		if r.BehindSince.IsZero() { // the topic is drained when its last subscription is
+			r.DrainedIn = s.DrainedIn
+		} else if r.DrainedIn < s.DrainedIn || !s.DrainedIn.Known() {
+			r.DrainedIn = s.DrainedIn
+		}
+		if r.BehindSince.IsZero() || s.BehindSince.Before(r.BehindSince) {
+			r.BehindSince = s.BehindSince
+		}
+	}
+	switch {
+	case r.Condition == Stale:
+		r.Condition = s.Condition
+	case s.Condition != Stale && s.Condition.rank() < r.Condition.rank():
+		r.Condition = s.Condition
+	}
+	if r.Condition == Stale && s.Since.After(r.Since) {
+		r.Since = s.Since
+	} else if r.Condition != Stale {
+		r.Since = time.Time{}
+	}
+	r.Subscriptions = append(r.Subscriptions, s)
+}
+
+// look returns what the parts say. The backlog is the sum of theirs, or else the largest.
+func (g *group) look(sumBacklog bool) SubscriptionRow {
+	s := SubscriptionRow{
+		Subscription: g.subscription, Owner: g.owner, Rate: Unknown, Share: Unknown, Requests: Unknown,
+		Backlog: Unknown, measured: Unknown,
+	}
+	var shown *limit
+	var rate, requests, backlog sum
+	caughtUp, still, behindSince := true, true, int64(0)
+	for _, p := range g.parts {
+		if !p.live() {
+			if s.Since.Before(p.replica.gone) {
+				s.Since = p.replica.gone
+			}
+			continue
+		}
+		l := &p.last
+		s.Replicas++
+		s.Waiting += l.Waiting
+		caughtUp = caughtUp && l.CaughtUp
+		if l.Waiting > 0 || s.Reason == "" {
+			s.Reason = l.Reason
+		}
+		if p.shown >= 0 && (shown == nil || l.Limits[p.shown].before(shown)) {
+			shown = &l.Limits[p.shown]
+		}
+		if p.counted() {
+			r := &p.rates[p.shown]
+			rate.add(r.smoothed)
+			requests.add(r.requests)
+			still = still && r.smoothed == 0
+		}
+		if l.Backlog < 0 {
+			backlog.add(math.NaN())
+		} else {
+			backlog.add(float64(l.Backlog))
+			s.Backlog = s.Backlog.Most(Number(l.Backlog))
+		}
+		if l.BehindSince > 0 && (behindSince == 0 || l.BehindSince < behindSince) {
+			behindSince = l.BehindSince
+		}
+		switch {
+		case l.Paused:
+			s.Condition = Paused
+		case s.Condition == "" && (l.Waiting > 0 || p.waited):
+			s.Condition = Throttled
+		}
+	}
+	if s.Replicas == 0 {
+		s.Condition = Stale
+		return s
+	}
+	s.Since, s.Rate, s.Requests = time.Time{}, rate.number(), requests.number()
+	if sumBacklog {
+		s.Backlog = backlog.number()
+	}
+	if behindSince > 0 {
+		s.BehindSince = time.UnixMilli(behindSince)
+	}
+	if shown != nil {
+		s.Limit = shown.view()
+	}
+	switch {
+	case s.Condition != "":
+	case caughtUp:
+		s.Condition = CaughtUp
+	case rate.n > 0 && still:
+		s.Condition = Idle
+	default:
+		s.Condition = Flowing
+	}
+	return s
+}

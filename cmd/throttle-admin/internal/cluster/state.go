@@ -1,0 +1,243 @@
+// Package cluster follows one cluster as its operators look at it: the topics with limits, how hard
+// each is throttled, and why.
+package cluster
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+)
+
+// A State is what the replicas of a cluster have published lately. It is a function of their status
+// records and of the times at which these came; its owner guards it.
+type State struct {
+	replicas map[string]*replica
+	topics   map[string]*topic
+	ticks    int       // so far
+	kept     time.Time // when tracks were last added and dropped
+	memory   int       // bytes of all points then
+}
+
+// NewState returns a State that knows no replica.
+func NewState() *State {
+	return &State{replicas: map[string]*replica{}, topics: map[string]*topic{}}
+}
+
+// A replica is a process with a Limiter.
+type replica struct {
+	last  Record           // without its subscriptions
+	came  time.Time        // when it was read first
+	gone  time.Time        // since when there is no record; zero = there is one
+	parts map[partID]*part // see also groups
+
+	counted *topic // whose row counts it already
+}
+
+// keepStale is how long a replica is shown that has published nothing more.
+const keepStale = 10 * time.Minute
+
+// A topic is one with limits.
+type topic struct {
+	groups []*group // by subscription and owner
+	row    Row      // of the last Tick
+	turn   int      // of 0 to turns-1
+	tracks tracks
+	viewed time.Time // when its points were last asked for
+	idle   time.Time // since when it has no groups; zero = it has some
+}
+
+// A group has the parts that all replicas have of a subscription's messages with one owner.
+type group struct {
+	subscription, owner string
+	parts               []*part
+	estimate            estimate
+}
+
+// Add takes over a status record that was read at now.
+func (st *State) Add(s Record, now time.Time) {
+	r := st.replicas[s.Replica]
+	if r == nil {
+		r = &replica{}
+		st.replicas[s.Replica] = r
+	}
+	r.gone = time.Time{}
+	if s.Time == r.last.Time && !r.came.IsZero() {
+		return // it has been read before
+	}
+	passed := float64(s.Time-r.last.Time) / 1000
+	parts := make(map[partID]*part, len(s.Subscriptions))
+	for _, sub := range s.Subscriptions {
+		id := partID{sub.Topic, sub.Subscription, sub.Owner}
+		p := r.parts[id]
+		if p == nil {
+			p = st.newPart(id, r, sub)
+		} else {
+			p.group.estimate.addWaits(p.update(sub, passed), now)
+		}
+		parts[id] = p
+	}
+	for id, p := range r.parts {
+		if parts[id] == nil { // it is idle, or has ended
+			st.forget(p, now)
+		}
+	}
+	s.Subscriptions = nil
+	r.last, r.came, r.parts = s, now, parts
+}
+
+// Present says at now which replicas have a status record. The others are stale, and forgotten
+// after keepStale.
+func (st *State) Present(names []string, now time.Time) {
+	present := make(map[string]bool, len(names))
+	for _, name := range names {
+		present[name] = true
+	}
+	for name, r := range st.replicas {
+		switch {
+		case present[name]:
+			r.gone = time.Time{}
+		case r.gone.IsZero():
+			r.gone = now
+		case now.Sub(r.gone) > keepStale:
+			for _, p := range r.parts {
+				st.forget(p, now)
+			}
+			delete(st.replicas, name)
+		}
+	}
+}
+
+// Tick brings the rows and points of topics to now: of those on view, and of a tenth of the others
+// if there are many. It is to be called after Add and Present, once a second, and only if the
+// records of now could be read: what is as old as before is no new point.
+func (st *State) Tick(now time.Time, onView map[string]bool) {
+	st.ticks++
+	for name, t := range st.topics {
+		if len(st.topics) <= eachTime || t.turn == st.ticks%turns || t.row.Topic == "" || onView[name] {
+			t.look(name, now)
+			t.tracks.add(&t.row, now)
+		}
+	}
+	if now.Sub(st.kept) >= keepEvery {
+		st.kept = now
+		st.keep(now)
+	}
+}
+
+const (
+	eachTime = 1000 // topics of which each has a new row each second
+	turns    = 10   // seconds in which each of more has one
+)
+
+// What is kept of the last hour.
+const (
+	keepEvery = 10 * time.Second
+	busiest   = 500 // topics with a point each ten seconds
+	fineFor   = 10 * time.Minute
+	maxMemory = 64 << 20 // bytes of all points
+)
+
+// keep begins and drops tracks: all topics have a coarse one, the busiest a finer one, and those on
+// view lately the finest. What does not fit into maxMemory is dropped, the finest of a topic last.
+// Topics that have been idle for an hour are forgotten.
+func (st *State) keep(now time.Time) {
+	all := make([]*topic, 0, len(st.topics))
+	for name, t := range st.topics {
+		if !t.idle.IsZero() && now.Sub(t.idle) > hour*time.Second {
+			delete(st.topics, name)
+			continue
+		}
+		all = append(all, t)
+	}
+	viewed := func(t *topic) bool { return now.Sub(t.viewed) < fineFor }
+	slices.SortFunc(all, func(a, b *topic) int {
+		return cmp.Or(falling(a.row.Rate, b.row.Rate), cmp.Compare(a.row.Topic, b.row.Topic))
+	})
+	for i, t := range all {
+		t.tracks.keep(fine, viewed(t), now)
+		t.tracks.keep(middle, i < busiest || i < busiest*11/10 && t.tracks[middle] != nil, now)
+		t.tracks.keep(coarse, true, now)
+	}
+	left := maxMemory
+	for _, first := range []bool{true, false} { // those on view are the last to lose points
+		for _, t := range all {
+			if viewed(t) != first {
+				continue
+			}
+			for kind := coarse; kind <= fine && t.tracks.bytes() > left; kind++ {
+				t.tracks.keep(kind, false, now)
+			}
+			left -= t.tracks.bytes()
+		}
+	}
+	st.memory = maxMemory - left
+}
+
+// newPart adds the part that a first record has to its group.
+func (st *State) newPart(id partID, r *replica, s subscription) *part {
+	t := st.topics[id.topic]
+	if t == nil {
+		t = &topic{turn: len(st.topics) % turns}
+		st.topics[id.topic] = t
+	}
+	i, found := slices.BinarySearchFunc(t.groups, id, func(g *group, id partID) int {
+		return cmp.Or(strings.Compare(g.subscription, id.subscription), strings.Compare(g.owner, id.owner))
+	})
+	if !found {
+		t.groups = slices.Insert(t.groups, i, &group{subscription: id.subscription, owner: id.owner})
+	}
+	g := t.groups[i]
+	p := newPart(t, g, r, s)
+	g.parts, t.idle = append(g.parts, p), time.Time{}
+	return p
+}
+
+// forget removes a part.
+func (st *State) forget(p *part, now time.Time) {
+	t, g := p.topic, p.group
+	if g.parts = slices.DeleteFunc(g.parts, func(other *part) bool { return other == p }); len(g.parts) > 0 {
+		return
+	}
+	if t.groups = slices.DeleteFunc(t.groups, func(other *group) bool { return other == g }); len(t.groups) == 0 {
+		t.idle = now
+	}
+}
+
+// Points returns the points of a topic after a time, in Unix seconds. For the next ten minutes, the
+// topic gets one each second.
+func (st *State) Points(name string, since int64, now time.Time) Points {
+	t := st.topics[name]
+	if t == nil {
+		return Points{}
+	}
+	t.viewed = now
+	t.tracks.keep(fine, true, now)
+	return t.tracks.since(since, now)
+}
+
+// size is about how much work the record of a replica is, in subscriptions.
+func (st *State) size(name string) int {
+	const request = 20
+	if r := st.replicas[name]; r != nil {
+		return request + len(r.parts)
+	}
+	return request
+}
+
+// longestUnread returns the replicas that have one of these topics, those first whose records were
+// read longest ago.
+func (st *State) longestUnread(topics map[string]time.Time) (names []string) {
+	came := map[string]time.Time{}
+	for topic := range topics {
+		if t := st.topics[topic]; t != nil {
+			for _, g := range t.groups {
+				for _, p := range g.parts {
+					came[p.replica.last.Replica] = p.replica.came
+				}
+			}
+		}
+	}
+	return slices.SortedFunc(maps.Keys(came), func(a, b string) int { return came[a].Compare(came[b]) })
+}

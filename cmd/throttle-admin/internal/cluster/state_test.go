@@ -1,0 +1,385 @@
+package cluster_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/cluster"
+	"github.com/dispatchthrottle/throttle/dispatch"
+)
+
+const (
+	orders = "kafka://public/default/orders"
+	events = "persistent://public/default/events"
+)
+
+var start = time.UnixMilli(1_800_000_000_000)
+
+// at returns the time so many seconds after the start.
+func at(seconds float64) time.Time { return start.Add(time.Duration(seconds * 1e9)) }
+
+// used returns a subscription that has used so many permits of a limit of 100/s.
+func used(topic, name string, n int64) dispatch.SubscriptionStats {
+	return dispatch.SubscriptionStats{
+		Topic: topic, Subscription: name, Backlog: -1,
+		Limits: []dispatch.LimitStats{{
+			Key: topic, Reason: dispatch.ReasonMessages, Rate: 100, Granted: n + 5, Returned: 5, Allocations: n / 10,
+		}},
+	}
+}
+
+// add adds a record, as it is published.
+func add(st *cluster.State, s dispatch.Stats, when time.Time) {
+	text, err := json.Marshal(s)
+	if err != nil {
+		panic(err)
+	}
+	r, err := cluster.Parse(text)
+	if err != nil {
+		panic(err)
+	}
+	st.Add(r, when)
+}
+
+// publish adds the record of a replica.
+func publish(st *cluster.State, replica string, when time.Time, subs ...dispatch.SubscriptionStats) {
+	add(st, dispatch.Stats{Replica: replica, Time: when.UnixMilli(), Subscriptions: subs}, when)
+}
+
+// rows returns all rows at a time.
+func rows(st *cluster.State, now time.Time) []cluster.Row {
+	st.Tick(now, nil)
+	return st.Overview(cluster.Query{Size: 1000}, now).Rows
+}
+
+// TestRates: rates are differences of counters by the replicas' clocks, added up over replicas.
+func TestRates(t *testing.T) {
+	st := cluster.NewState()
+	publish(st, "a", at(0), used(orders, "billing", 1000))
+	publish(st, "b", at(0), used(orders, "billing", 0), used(orders, "alerts", 7))
+	got := rows(st, at(0))
+	require.Len(t, got, 1)
+	assert.False(t, got[0].Rate.Known(), "one record is no rate")
+
+	publish(st, "a", at(2), used(orders, "billing", 1040)) // 20/s
+	publish(st, "b", at(1), used(orders, "billing", 10), used(orders, "alerts", 17))
+	row := rows(st, at(2))[0]
+	assert.Equal(t, cluster.Limit{Reason: dispatch.ReasonMessages, Rate: 100}, row.Limit)
+	assert.InDelta(t, 40, float64(row.Rate), 1e-9)
+	assert.Equal(t, 2, row.Replicas)
+	require.Len(t, row.Subscriptions, 2)
+	alerts, billing := row.Subscriptions[0], row.Subscriptions[1]
+	assert.Equal(t, "alerts", alerts.Subscription)
+	assert.InDelta(t, 0.25, float64(alerts.Share), 1e-9)
+	assert.InDelta(t, 30, float64(billing.Rate), 1e-9)
+	assert.InDelta(t, 3, float64(billing.Requests), 1e-9)
+	assert.Equal(t, cluster.Flowing, row.Condition)
+
+	publish(st, "a", at(2), used(orders, "billing", 9000))
+	assert.Equal(t, row.Rate, rows(st, at(2))[0].Rate, "a record is counted once")
+
+	publish(st, "a", at(3), used(orders, "billing", 3))
+	publish(st, "b", at(3), used(orders, "billing", 30), used(orders, "alerts", 37))
+	row = rows(st, at(3))[0]
+	assert.False(t, row.Rate.Known(), "what a replica has done that started again is unknown")
+	assert.False(t, row.Subscriptions[1].Rate.Known())
+	assert.InDelta(t, 10, float64(row.Subscriptions[0].Rate), 1e-9)
+	publish(st, "a", at(4), used(orders, "billing", 33))
+	publish(st, "b", at(4), used(orders, "billing", 50), used(orders, "alerts", 47))
+	assert.True(t, rows(st, at(4))[0].Rate.Known())
+}
+
+// TestLimitChanges: the rate against a limit is that of its own counter.
+func TestLimitChanges(t *testing.T) {
+	st := cluster.NewState()
+	with := func(n int64, lower bool) dispatch.SubscriptionStats {
+		s := used(orders, "billing", n)
+		if lower { // counts only what it has granted
+			s.Limits = append(s.Limits, dispatch.LimitStats{
+				Key: "lower", Reason: dispatch.ReasonSubscriptionMessages, Rate: 5, Granted: n - 1_000_000,
+			})
+		}
+		return s
+	}
+	publish(st, "a", at(0), with(1_000_000, false))
+	publish(st, "a", at(1), with(1_000_050, false))
+	assert.EqualValues(t, 50, rows(st, at(1))[0].Subscriptions[0].Rate)
+	publish(st, "a", at(2), with(1_000_100, true))
+	s := rows(st, at(2))[0].Subscriptions[0]
+	assert.EqualValues(t, 5, s.Limit.Rate)
+	assert.False(t, s.Rate.Known(), "it has no counter before")
+	publish(st, "a", at(3), with(1_000_105, true))
+	assert.EqualValues(t, 5, rows(st, at(3))[0].Subscriptions[0].Rate, "not smoothed with the rate of the other limit")
+	publish(st, "a", at(4), with(1_000_110, false))
+	rate := float64(rows(st, at(4))[0].Subscriptions[0].Rate)
+	assert.Greater(t, rate, 5.0, "smoothed with its own")
+	assert.Less(t, rate, 50.0)
+}
+
+// TestSharedLimit: a topic's limit is one that all its subscriptions have, and its rate is what
+// they use of that one together.
+func TestSharedLimit(t *testing.T) {
+	st := cluster.NewState()
+	limits := func(n int64, bytes, own, topic bool) (all []dispatch.LimitStats) {
+		if topic {
+			all = append(all, dispatch.LimitStats{Key: "topic", Reason: dispatch.ReasonMessages, Rate: 100, Granted: n})
+		}
+		if bytes {
+			all = append(all, dispatch.LimitStats{Key: "bytes", Reason: dispatch.ReasonBytes, Rate: 1e6, Granted: 1000 * n})
+		}
+		if own {
+			all = append(all, dispatch.LimitStats{Key: "own", Reason: dispatch.ReasonSubscriptionMessages, Rate: 10, Granted: n})
+		}
+		return all
+	}
+	row := func(topic bool) cluster.Row {
+		for n := range 2 {
+			a, b := used(orders, "a", 0), used(orders, "b", 0)
+			a.Limits, b.Limits = limits(int64(5*n), true, true, topic), limits(int64(15*n), topic, false, true)
+			publish(st, "r", at(float64(n)), a, b)
+		}
+		row := rows(st, at(1))[0]
+		st = cluster.NewState()
+		return row
+	}
+	r := row(true)
+	assert.Equal(t, cluster.Limit{Reason: dispatch.ReasonMessages, Rate: 100}, r.Limit, "the lower one is not that of all")
+	assert.EqualValues(t, 20, r.Rate)
+	assert.EqualValues(t, 0.25, r.Subscriptions[0].Share)
+	assert.EqualValues(t, 10, r.Subscriptions[0].Limit.Rate)
+	r = row(false)
+	assert.True(t, r.Several, "no limit is that of both")
+	assert.Zero(t, r.Limit)
+	assert.EqualValues(t, 20, r.Rate, "of messages")
+
+	for n := range 2 {
+		a, b := used(orders, "a", 0), used(orders, "b", 0)
+		a.Limits, b.Limits = limits(int64(5*n), true, true, false), limits(int64(15*n), true, false, false)
+		publish(st, "r", at(float64(n)), a, b)
+	}
+	r = rows(st, at(1))[0]
+	assert.Equal(t, cluster.Limit{Reason: dispatch.ReasonBytes, Rate: 1e6}, r.Limit)
+	assert.EqualValues(t, 20_000, r.Rate, "all in bytes")
+	assert.EqualValues(t, 0.25, r.Subscriptions[0].Share)
+	assert.EqualValues(t, 5, r.Subscriptions[0].Rate, "in messages, as its own limit")
+}
+
+// TestConditions: each in one word.
+func TestConditions(t *testing.T) {
+	sub := func(change func(*dispatch.SubscriptionStats)) dispatch.SubscriptionStats {
+		s := used(orders, "billing", 100)
+		change(&s)
+		return s
+	}
+	nothing := func(*dispatch.SubscriptionStats) {}
+	for _, c := range []struct {
+		condition cluster.Condition
+		later     int64 // permits used a second later
+		change    func(*dispatch.SubscriptionStats)
+	}{
+		{cluster.Idle, 0, nothing},
+		{cluster.Flowing, 10, nothing},
+		{cluster.Throttled, 10, func(s *dispatch.SubscriptionStats) { s.Waiting = 1 }},
+		{cluster.Throttled, 0, func(s *dispatch.SubscriptionStats) { s.WaitTimes.Buckets[3], s.WaitTimes.Count = 1, 1 }},
+		{cluster.Paused, 0, func(s *dispatch.SubscriptionStats) { s.Waiting, s.Paused = 1, true }},
+		{cluster.CaughtUp, 0, func(s *dispatch.SubscriptionStats) { s.CaughtUp, s.Exempt = true, true }},
+	} {
+		st := cluster.NewState()
+		publish(st, "a", at(0), used(orders, "billing", 100))
+		later := sub(c.change)
+		later.Limits[0].Granted += c.later
+		publish(st, "a", at(1), later)
+		row := rows(st, at(1))[0]
+		assert.Equal(t, c.condition, row.Condition)
+		assert.Equal(t, c.condition, row.Subscriptions[0].Condition)
+		assert.Equal(t, c.condition != cluster.CaughtUp, row.Rate.Known(), "%s: what is caught up is not counted", c.condition)
+	}
+}
+
+// TestStale: a replica that publishes no more is not counted, and forgotten after ten minutes.
+func TestStale(t *testing.T) {
+	st := cluster.NewState()
+	for n := range 2 {
+		publish(st, "a", at(float64(n)), used(orders, "billing", int64(10*n)))
+		publish(st, "b", at(float64(n)), used(orders, "billing", int64(20*n)))
+	}
+	st.Present([]string{"a", "b"}, at(1))
+	assert.InDelta(t, 30, float64(rows(st, at(1))[0].Rate), 1e-9)
+	st.Present([]string{"a"}, at(2))
+	row := rows(st, at(2))[0]
+	assert.InDelta(t, 10, float64(row.Rate), 1e-9)
+	assert.Equal(t, 1, row.Replicas)
+	assert.Equal(t, cluster.Flowing, row.Condition)
+	st.Present(nil, at(3))
+	row = rows(st, at(100))[0]
+	assert.Equal(t, cluster.Stale, row.Condition)
+	assert.Equal(t, at(3), row.Since)
+	assert.False(t, row.Rate.Known())
+	publish(st, "b", at(101), used(orders, "billing", 500))
+	assert.Equal(t, cluster.Flowing, rows(st, at(101))[0].Condition, "it is back")
+	st.Present([]string{"b"}, at(102))
+	st.Present([]string{"b"}, at(604))
+	assert.Equal(t, 1, st.Overview(cluster.Query{}, at(604)).Totals.Replicas)
+	st.Present(nil, at(700))
+	st.Present(nil, at(1301))
+	assert.Equal(t, cluster.Idle, rows(st, at(1301))[0].Condition)
+	assert.Empty(t, rows(st, at(1301))[0].Subscriptions)
+
+	publish(st, "a", at(1400), used(orders, "billing", 1))
+	assert.Equal(t, cluster.Flowing, rows(st, at(1400))[0].Condition)
+	publish(st, "a", at(1401))
+	assert.Equal(t, cluster.Idle, rows(st, at(1401))[0].Condition, "an idle replica publishes no subscriptions")
+	assert.NotEmpty(t, st.Points(orders, 0, at(1500)).Times, "its points stay")
+	rows(st, at(5002))
+	assert.Empty(t, rows(st, at(5002)), "for an hour")
+}
+
+// TestBacklogs: consumers of Kafka report their partitions, others the whole subscription.
+func TestBacklogs(t *testing.T) {
+	with := func(topic string, backlog, behindSince int64) dispatch.SubscriptionStats {
+		s := used(topic, "billing", 1)
+		s.Backlog, s.BehindSince = backlog, behindSince
+		return s
+	}
+	for _, c := range []struct {
+		topic string
+		a, b  int64
+		want  cluster.Number
+	}{
+		{orders, 100, 20, 120}, {orders, 100, -1, cluster.Unknown}, {orders, -1, -1, cluster.Unknown},
+		{events, 100, 90, 100}, {events, 100, -1, 100}, {events, -1, -1, cluster.Unknown},
+	} {
+		st := cluster.NewState()
+		publish(st, "a", at(0), with(c.topic, c.a, 5000))
+		publish(st, "b", at(0), with(c.topic, c.b, 4000))
+		row := rows(st, at(0))[0]
+		assert.Equal(t, fmt.Sprint(c.want), fmt.Sprint(row.Backlog), "%v", c)
+		assert.Equal(t, time.UnixMilli(4000), row.BehindSince, "the earliest")
+	}
+	st := cluster.NewState()
+	a, b, other := with(orders, 50, 1), with(orders, 50, 1), with(orders, 3, 1)
+	a.Owner, b.Owner, other.Subscription = "tag:a", "tag:b", "other"
+	publish(st, "a", at(0), a, b, other)
+	assert.EqualValues(t, 53, rows(st, at(0))[0].Backlog, "owners share a backlog")
+	other.Backlog = -1
+	publish(st, "a", at(1), a, b, other)
+	row := rows(st, at(1))[0]
+	assert.False(t, row.Backlog.Known(), "that of one subscription is unknown")
+	other.CaughtUp = true
+	publish(st, "a", at(2), a, b, other)
+	assert.EqualValues(t, 50, rows(st, at(2))[0].Backlog, "what is caught up has none")
+}
+
+// TestDrainedIn: when a backlog will be gone is known after ten seconds in which it has shrunk.
+func TestDrainedIn(t *testing.T) {
+	st := cluster.NewState()
+	report := func(second int, backlog int64) cluster.Number {
+		s := used(orders, "billing", 1)
+		s.Backlog, s.BehindSince = backlog, 1
+		publish(st, "a", at(float64(second)), s)
+		return rows(st, at(float64(second)))[0].DrainedIn
+	}
+	second := 0
+	for ; second < 10; second++ {
+		assert.False(t, report(second, int64(1000-10*second)).Known(), "too little has been seen")
+	}
+	for ; second < 60; second++ {
+		assert.InDelta(t, float64(1000-10*second)/10, float64(report(second, int64(1000-10*second))), 1e-6)
+	}
+	before := float64(report(second, 400))
+	second++
+	assert.InDelta(t, before, float64(report(second, 440)), before/5, "one value that is odd does not make it jump")
+	assert.False(t, report(second+1, -1).Known())
+	assert.False(t, report(second+2, 5).Known(), "it begins again")
+	for n := range 20 {
+		assert.False(t, report(second+3+n, int64(10+n)).Known(), "it grows")
+	}
+
+	// A topic is drained when its last subscription is.
+	st = cluster.NewState()
+	for second := range 21 {
+		a, b, c := used(orders, "a", 1), used(orders, "b", 1), used(orders, "c", 1)
+		a.Backlog, a.BehindSince = int64(1000-10*second), 1
+		b.Backlog, b.BehindSince = int64(1000-20*second), 1
+		c.Backlog = int64(100 + second)
+		if second == 20 {
+			c.BehindSince = 1
+		}
+		publish(st, "r", at(float64(second)), a, b, c)
+		if row := rows(st, at(float64(second)))[0]; second == 19 {
+			assert.InDelta(t, 81, float64(row.DrainedIn), 1e-6)
+		} else if second == 20 {
+			assert.False(t, row.DrainedIn.Known(), "the backlog of one that is behind grows")
+		}
+	}
+}
+
+// TestWaitP99: waits of the last minute, of all replicas.
+func TestWaitP99(t *testing.T) {
+	st := cluster.NewState()
+	counts := [2]dispatch.Histogram{}
+	report := func(second float64) float64 {
+		for i, name := range []string{"a", "b"} {
+			s := used(orders, "billing", 1)
+			s.WaitTimes = counts[i]
+			publish(st, name, at(second), s)
+		}
+		return float64(rows(st, at(second))[0].WaitP99)
+	}
+	counts[0].Buckets[9] = 1000 // before this view began
+	counts[0].Count = 1000
+	assert.Zero(t, report(0))
+	counts[0].Buckets[1] += 99
+	counts[0].Count += 99
+	assert.Equal(t, 0.003, report(1))
+	counts[1].Buckets[5] += 2
+	counts[1].Count += 2
+	assert.Equal(t, 0.3, report(2))
+	assert.Equal(t, 0.3, report(50))
+	assert.Zero(t, report(75))
+}
+
+// TestOverview: pages, orders and filters; the totals are of all topics.
+func TestOverview(t *testing.T) {
+	st := cluster.NewState()
+	var subs []dispatch.SubscriptionStats
+	for n := range 25 {
+		s := used(fmt.Sprintf("kafka://public/default/t%02d", n), "Billing", 1)
+		s.Waiting, s.Backlog = n%3, int64(100*n)
+		s.Limits[0].Rate = float64(1000 - n)
+		subs = append(subs, s)
+	}
+	add(st, dispatch.Stats{Replica: "a", Time: 1, Subscriptions: subs, More: 7}, at(0))
+	st.Tick(at(0), nil)
+	topics := func(q cluster.Query) (names []string) {
+		o := st.Overview(q, at(0))
+		assert.Equal(t, 25, o.Totals.Topics)
+		assert.Equal(t, 24, o.Totals.Waiting)
+		assert.Equal(t, 7, o.Totals.More)
+		assert.EqualValues(t, 30_000, o.Totals.Backlog)
+		assert.Equal(t, map[cluster.Condition]int{cluster.Throttled: 16, cluster.Flowing: 9}, o.Totals.Conditions)
+		for _, r := range o.Rows {
+			names = append(names, r.Topic[len("kafka://public/default/"):])
+		}
+		return names
+	}
+	assert.Equal(t, []string{"t23", "t20", "t17"}, topics(cluster.Query{Size: 3}), "by how hard they are throttled")
+	assert.Equal(t, []string{"t14", "t11", "t08"}, topics(cluster.Query{Size: 3, Page: 1}))
+	assert.Equal(t, []string{"t24"}, topics(cluster.Query{Size: 8, Page: 3, Sort: "topic"}))
+	assert.Empty(t, topics(cluster.Query{Size: 8, Page: 4, Sort: "topic"}))
+	assert.Equal(t, []string{"t24", "t23"}, topics(cluster.Query{Size: 2, Sort: "backlog"}))
+	assert.Equal(t, []string{"t00", "t01"}, topics(cluster.Query{Size: 2, Sort: "backlog", Reverse: true}))
+	assert.Equal(t, []string{"t00", "t01"}, topics(cluster.Query{Size: 2, Sort: "limit"}))
+	assert.Equal(t, []string{"t20", "t22", "t23"}, topics(cluster.Query{Size: 9, Sort: "topic", Filter: "T2 billing throttled"}))
+	assert.Len(t, topics(cluster.Query{Size: 50, Filter: strings.Repeat("t1 ", 10) + "x"}), 10, "ten words count")
+	assert.Len(t, topics(cluster.Query{Size: 50, Filter: "t1" + strings.Repeat(" ", cluster.MaxFilter) + "x"}), 10, "so many bytes count")
+	for _, sort := range cluster.Sorts {
+		assert.Len(t, topics(cluster.Query{Size: 50, Sort: sort}), 25, sort)
+	}
+}

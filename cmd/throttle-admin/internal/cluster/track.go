@@ -1,0 +1,135 @@
+package cluster
+
+import (
+	"math"
+	"time"
+)
+
+// A track has a topic's figures of the last hour: a point for each step of seconds.
+type track struct {
+	step    int64
+	times   []int64 // Unix seconds, of the end of each step
+	figures [figures][]float32
+	rates   map[string][]float32 // by subscription and owner; as long as times
+
+	// Since the last point:
+	begin int64 // Unix seconds
+	sums  [figures]mean
+	sum   map[string]*mean
+}
+
+// The figures of a point, beside the rates.
+const (
+	limitFigure = iota
+	backlogFigure
+	waitFigure
+	requestsFigure
+	figures
+)
+
+// hour is how long points are kept, in seconds.
+const hour = 3600
+
+// A mean is that of the values that are known.
+type mean struct {
+	sum float64
+	n   int
+}
+
+func (m *mean) add(x Number) {
+	if x.Known() {
+		m.sum += float64(x)
+		m.n++
+	}
+}
+
+// take returns the mean, NaN without values, and begins again.
+func (m *mean) take() float32 {
+	x := float32(m.sum / float64(m.n)) // 0/0 is NaN
+	*m = mean{}
+	return x
+}
+
+func newTrack(step int64, now time.Time) *track {
+	return &track{step: step, begin: now.Unix(), rates: map[string][]float32{}, sum: map[string]*mean{}}
+}
+
+// add counts a row for the present step, which it ends if it is over.
+func (t *track) add(r *Row, now time.Time) {
+	var requests sum
+	for i := range r.Subscriptions {
+		s := &r.Subscriptions[i]
+		if s.Condition != Stale && s.Condition != CaughtUp && s.Limit.Reason != "" {
+			requests.add(float64(s.Requests))
+		}
+		m := t.sum[s.label()]
+		if m == nil {
+			m = &mean{}
+			t.sum[s.label()] = m
+		}
+		m.add(s.measured)
+	}
+	for i, x := range [figures]Number{limitNumber(r.Limit), r.Backlog, r.WaitP99, requests.number()} {
+		t.sums[i].add(x)
+	}
+	if now.Unix() >= t.begin+t.step {
+		t.end(now.Unix())
+	}
+}
+
+func limitNumber(l Limit) Number {
+	if l.Reason == "" {
+		return Unknown
+	}
+	return Number(l.Rate)
+}
+
+// end adds a point, and forgets those that are too old.
+func (t *track) end(now int64) {
+	for i := range t.sums {
+		t.figures[i] = append(t.figures[i], t.sums[i].take())
+	}
+	for name, m := range t.sum {
+		if _, ok := t.rates[name]; !ok {
+			t.rates[name] = unknowns(len(t.times))
+		}
+		t.rates[name] = append(t.rates[name], m.take())
+	}
+	t.times, t.begin = append(t.times, now), now
+	old := 0
+	for old < len(t.times) && t.times[old] <= now-hour {
+		old++
+	}
+	if old > 0 && (old >= len(t.times)/4 || t.step >= 60) { // not each time: they are moved
+		t.times = append([]int64(nil), t.times[old:]...)
+		for i := range t.figures {
+			t.figures[i] = append([]float32(nil), t.figures[i][old:]...)
+		}
+		for name, values := range t.rates {
+			if t.rates[name] = append([]float32(nil), values[old:]...); !anyKnown(t.rates[name]) {
+				delete(t.rates, name)
+				delete(t.sum, name)
+			}
+		}
+	}
+}
+
+func unknowns(n int) []float32 {
+	all := make([]float32, n)
+	for i := range all {
+		all[i] = float32(math.NaN())
+	}
+	return all
+}
+
+func anyKnown(values []float32) bool {
+	for _, x := range values {
+		if x == x {
+			return true
+		}
+	}
+	return false
+}
+
+// bytes is about how much memory the points take.
+func (t *track) bytes() int { return cap(t.times)*8 + 4*cap(t.times)*(figures+len(t.rates)) }

@@ -1,0 +1,200 @@
+package top
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+	"unicode"
+
+	tea "charm.land/bubbletea/v2"
+	"github.com/charmbracelet/x/ansi"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/cli"
+	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/cluster"
+	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/dispatch/permits/memory"
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
+)
+
+// open returns a model of 50 topics, of which t07 waits most.
+func open(t *testing.T, more ...dispatch.SubscriptionStats) *model {
+	store := memory.New()
+	s := dispatch.Stats{Replica: "r", Time: 1, Subscriptions: more}
+	for n := range 50 {
+		waiting := 0
+		if n%10 == 7 {
+			waiting = 100 - n
+		}
+		s.Subscriptions = append(s.Subscriptions, dispatch.SubscriptionStats{
+			Topic: fmt.Sprintf("kafka://public/default/t%02d", n), Subscription: "billing", Waiting: waiting, Backlog: int64(n),
+			Limits: []dispatch.LimitStats{{Key: "k", Reason: dispatch.ReasonMessages, Rate: 100}},
+		})
+	}
+	text, err := json.Marshal(s)
+	require.NoError(t, err)
+	require.NoError(t, store.Publish(t.Context(), "c", "r", text, time.Hour))
+	reader := cluster.NewReader(store, "c")
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		reader.Run(ctx)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+	})
+	throttletest.Until(t, "the record is read", func() bool {
+		o, _ := reader.Overview(cluster.Query{})
+		return o.Totals.Topics > 0
+	})
+	app := &cli.App{
+		Cluster: "c", Output: "table", PoliciesURL: "file:" + filepath.Join(t.TempDir(), "p.yaml?create=true"),
+	}
+	m := &model{ctx: t.Context(), top: &top{app: app, reader: reader, query: cluster.Query{Sort: "throttled"}}, width: 80, height: 24}
+	m.Init()
+	return m
+}
+
+// press presses keys, and runs what follows from them.
+func press(m *model, keys ...string) {
+	for _, key := range keys {
+		msg := tea.KeyPressMsg{Text: key}
+		switch key {
+		case "enter":
+			msg = tea.KeyPressMsg{Code: tea.KeyEnter}
+		case "esc":
+			msg = tea.KeyPressMsg{Code: tea.KeyEscape}
+		case "down":
+			msg = tea.KeyPressMsg{Code: tea.KeyDown}
+		case "up":
+			msg = tea.KeyPressMsg{Code: tea.KeyUp}
+		case "pgdown":
+			msg = tea.KeyPressMsg{Code: tea.KeyPgDown}
+		case "backspace":
+			msg = tea.KeyPressMsg{Code: tea.KeyBackspace}
+		default:
+			msg.Code = []rune(key)[0]
+		}
+		if _, cmd := m.Update(msg); cmd != nil {
+			m.Update(cmd())
+		}
+	}
+}
+
+// screen is what the terminal shows.
+func screen(m *model) string { return ansi.Strip(m.View().Content) }
+
+func TestOverviewPage(t *testing.T) {
+	m := open(t)
+	lines := strings.Split(screen(m), "\n")
+	assert.Contains(t, lines[0], "50 topics, 5 throttled, 45 flowing")
+	assert.Regexp(t, `^kafka://public/default/t07 +throttled +- +100/s +7 `, lines[3])
+	assert.Regexp(t, `/t17 +throttled `, lines[4])
+	press(m, "down", "enter")
+	assert.Contains(t, screen(m), "kafka://public/default/t17\n")
+	assert.Contains(t, screen(m), "waits      83 calls now")
+	press(m, "esc")
+	press(m, "s", "pgdown", "pgdown")
+	assert.Contains(t, screen(m), "/t49")
+	assert.Contains(t, screen(m), "by topic")
+	press(m, "up", "up", "up", "up", "up", "up", "up", "up", "up", "up", "up")
+	assert.NotContains(t, screen(m), "/t49", "the page before")
+	press(m, "/", "t", "1", "x", "backspace", "enter")
+	assert.Contains(t, screen(m), "10 with \"t1\"")
+	assert.Contains(t, screen(m), "50 topics, 5 throttled", "the totals stay")
+	press(m, "esc")
+	assert.Contains(t, screen(m), "/t00")
+	press(m, "?")
+	assert.Contains(t, screen(m), "turn the page")
+	press(m, "esc", "r")
+	assert.Contains(t, strings.Split(screen(m), "\n")[3], "/t49")
+}
+
+// TestSizes: whatever the size of the terminal and the names, each page fits, and no name acts on
+// the terminal.
+func TestSizes(t *testing.T) {
+	hostile := "kafka://public/default/\x1b[2J\u202e<script>\x07\t\n漢字" + strings.Repeat("x", 10_000)
+	m := open(t, dispatch.SubscriptionStats{
+		Topic: hostile, Subscription: hostile, Owner: hostile, Waiting: 1000, Reason: dispatch.Reason(hostile), Backlog: -1,
+	})
+	for _, size := range [][2]int{{80, 24}, {200, 60}, {40, 10}, {10, 5}, {1, 1}} {
+		m.Update(tea.WindowSizeMsg{Width: size[0], Height: size[1]})
+		for _, keys := range [][]string{{"down", "up"}, {"enter"}, {"esc", "/", "漢", "enter"}, {"esc", "?"}, {"esc", "p"}, {"n"}} {
+			press(m, keys...)
+			lines := strings.Split(screen(m), "\n")
+			assert.Len(t, lines, size[1], "%v %v", size, keys)
+			for _, line := range lines {
+				assert.LessOrEqual(t, ansi.StringWidth(line), max(size[0], 1), "%v %v: %q", size, keys, line)
+				for _, r := range line {
+					assert.True(t, unicode.IsPrint(r), "%v: %q in %q", size, r, line)
+				}
+			}
+		}
+	}
+}
+
+// TestPause: p pauses the topic that the question names, but not without a yes.
+func TestPause(t *testing.T) {
+	m := open(t)
+	press(m, "p")
+	assert.Contains(t, screen(m), "Pause kafka://public/default/t07 until it is resumed? y/N")
+	press(m, "q")
+	assert.Contains(t, screen(m), "nothing was changed")
+	m.Update(tea.WindowSizeMsg{Width: 42, Height: 10})
+	press(m, "p")
+	assert.Contains(t, screen(m), "/t07 until it is resumed? y/N", "a name is cut, not the question")
+	m.Update(tea.WindowSizeMsg{Width: 80, Height: 24})
+	m.top.query.Sort = "topic" // the rows move while the question is on the screen
+	m.at = ""
+	m.Update(ticked{})
+	assert.NotContains(t, strings.Split(screen(m), "\n")[3], "/t07")
+	press(m, "y")
+	assert.Contains(t, screen(m), "pause kafka://public/default/t07: done")
+	press(m, "e")
+	assert.Contains(t, screen(m), "explain kafka://public/default/t00")
+	press(m, "esc", "down", "down", "down", "down", "down", "down", "down")
+	m.top.query.Sort = "backlog"
+	m.top.query.Reverse, m.top.query.Filter = true, "7" // the rows move under the cursor
+	m.Update(ticked{})
+	press(m, "e")
+	assert.Contains(t, screen(m), "explain kafka://public/default/t07")
+	assert.Contains(t, screen(m), "paused")
+	press(m, "esc")
+	assert.Contains(t, screen(m), "sorted by backlog")
+}
+
+// TestNoTopics: a name from a store that is a scope of many topics, or a flag, is not acted on.
+func TestNoTopics(t *testing.T) {
+	for _, name := range []string{"cluster", "public/default", "tenant:public", "--help", "pattern:.*", "kafka://public/default/"} {
+		m := open(t, dispatch.SubscriptionStats{Topic: name, Subscription: "s", Waiting: 1_000_000, Backlog: -1})
+		press(m, "p", "y")
+		assert.Contains(t, screen(m), "pause "+name+": that is no topic")
+		press(m, "e")
+		assert.Contains(t, screen(m), "explain "+name+": that is no topic")
+	}
+}
+
+// TestUnread: before the first read, nothing is said about topics.
+func TestUnread(t *testing.T) {
+	m := &model{
+		ctx: t.Context(), width: 80, height: 24,
+		top: &top{app: &cli.App{Cluster: "c"}, reader: cluster.NewReader(memory.New(), "c"), query: cluster.Query{Sort: "throttled"}},
+	}
+	m.Init()
+	assert.Contains(t, screen(m), "nothing has been read yet")
+	assert.NotContains(t, screen(m), "no topic")
+}
+
+func TestSparkline(t *testing.T) {
+	rates := []cluster.Number{0, 50, cluster.Unknown, 100, 200}
+	assert.Equal(t, "▁▃ ▅█", sparkline(rates, 100, 20))
+	assert.Equal(t, "▅█", sparkline(rates, 100, 2))
+	assert.Empty(t, sparkline(nil, 100, 20))
+}

@@ -1,0 +1,231 @@
+package top
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"time"
+
+	tea "charm.land/bubbletea/v2"
+	"charm.land/lipgloss/v2"
+	"github.com/charmbracelet/x/ansi"
+
+	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/cluster"
+	"github.com/dispatchthrottle/throttle/internal/printable"
+)
+
+// The lines above and below the rows.
+const (
+	headLines = 3 // what the cluster is like, what is wrong, the columns
+	footLines = 1
+)
+
+// Colours that can be told apart by those who are colour-blind, on a dark and on a light ground.
+var (
+	bold   = lipgloss.NewStyle().Bold(true)
+	faint  = lipgloss.NewStyle().Faint(true)
+	cursor = lipgloss.NewStyle().Reverse(true)
+	colors = map[cluster.Condition]lipgloss.Style{
+		cluster.Throttled: lipgloss.NewStyle().Foreground(lipgloss.Color("#D55E00")).Bold(true),
+		cluster.Paused:    lipgloss.NewStyle().Foreground(lipgloss.Color("#CC79A7")),
+		cluster.Stale:     lipgloss.NewStyle().Foreground(lipgloss.Color("#E69F00")),
+		cluster.Flowing:   lipgloss.NewStyle().Foreground(lipgloss.Color("#009E73")),
+		cluster.CaughtUp:  lipgloss.NewStyle().Foreground(lipgloss.Color("#0072B2")),
+		cluster.Idle:      faint,
+	}
+)
+
+// View implements tea.Model.
+func (m *model) View() tea.View {
+	var body []string
+	switch m.page {
+	case overview:
+		body = m.overviewLines()
+	case oneTopic:
+		body = m.topicLines()
+	case text:
+		body = append([]string{bold.Render(fit(m.title, m.width)), ""}, m.textLines()...)
+	}
+	body = body[:min(len(body), max(0, m.height-footLines))]
+	for len(body) < m.height-footLines {
+		body = append(body, "")
+	}
+	body = append(body, m.foot())
+	for i, line := range body {
+		body[i] = ansi.Truncate(line, m.width, "")
+	}
+	v := tea.NewView(strings.Join(body, "\n"))
+	v.AltScreen = true
+	return v
+}
+
+// foot is the last line: a question, the filter, the result of a command, or the keys.
+func (m *model) foot() string {
+	switch q := m.top.query; {
+	case m.ask != "":
+		const before, after = "Pause ", " until it is resumed? y/N"
+		return bold.Render(before + pad(m.ask, min(len(m.ask), m.width-len(before)-len(after)), true) + after)
+	case m.typing:
+		return fit("filter: "+q.Filter+"_", m.width)
+	case m.note != "":
+		return fit(m.note, m.width)
+	case m.page == overview:
+		order := "sorted by " + q.Sort
+		if q.Reverse {
+			order += ", reversed"
+		}
+		if q.Filter != "" {
+			order += fmt.Sprintf(", %d with %q", m.data.Matching, q.Filter)
+		}
+		return faint.Render(fit(order+"   ? keys   / filter   s sort   enter open   e explain   p pause   q quit", m.width))
+	}
+	return faint.Render(fit("esc back   e explain   p pause   q quit", m.width))
+}
+
+// head says how the cluster is, and what is wrong.
+func (m *model) head() []string {
+	title := fmt.Sprintf("%s  %s", m.top.app.Cluster, summary(m.data))
+	return []string{bold.Render(fit(title, m.width)), colors[cluster.Throttled].Render(fit(wrong(m.status, m.data.Time), m.width))}
+}
+
+// A column of the overview.
+type column struct {
+	title string
+	width int // 0: what is left
+	from  int // shown in terminals that are as wide
+	cell  func(r cluster.Row, now time.Time) string
+}
+
+var overviewColumns = []column{
+	{"TOPIC", 0, 0, func(r cluster.Row, _ time.Time) string { return r.Topic }},
+	{"CONDITION", 10, 24, func(r cluster.Row, _ time.Time) string { return string(r.Condition) }},
+	{"RATE", 11, 44, func(r cluster.Row, _ time.Time) string { return rate(r, r.Rate) }},
+	{"LIMIT", 9, 64, func(r cluster.Row, _ time.Time) string { return limit(r) }},
+	{"WAIT P99", 8, 100, func(r cluster.Row, _ time.Time) string { return seconds(r.WaitP99) }},
+	{"BACKLOG", 8, 52, func(r cluster.Row, _ time.Time) string { return number(r.Backlog) }},
+	{"BEHIND", 8, 110, func(r cluster.Row, now time.Time) string { return ago(r.BehindSince, now) }},
+	{"DRAINED", 8, 76, func(r cluster.Row, _ time.Time) string { return seconds(r.DrainedIn) }},
+	{"REPLICAS", 8, 120, func(r cluster.Row, _ time.Time) string { return fmt.Sprint(r.Replicas) }},
+}
+
+func (m *model) overviewLines() []string {
+	left := m.width
+	var shown []column
+	for _, c := range overviewColumns {
+		if m.width >= c.from {
+			shown = append(shown, c)
+			left -= c.width + 1
+		}
+	}
+	line := func(cell func(column) string) (texts []string) {
+		for _, c := range shown {
+			width, text := c.width, cell(c)
+			if width == 0 {
+				width = max(8, left+1)
+			}
+			texts = append(texts, pad(text, width, c.width == 0))
+		}
+		return texts
+	}
+	lines := append(m.head(), faint.Render(strings.Join(line(func(c column) string { return c.title }), " ")))
+	for i, r := range m.data.Rows {
+		cells := line(func(c column) string { return c.cell(r, m.data.Time) })
+		if i == m.cursor {
+			lines = append(lines, cursor.Render(strings.Join(cells, " ")))
+			continue
+		}
+		if len(cells) > 1 {
+			cells[1] = colors[r.Condition].Render(cells[1])
+		}
+		lines = append(lines, strings.Join(cells, " "))
+	}
+	if len(m.data.Rows) == 0 && !m.status.Unread {
+		lines = append(lines, "no topic "+map[bool]string{true: "is published by a replica", false: "matches"}[m.top.query.Filter == ""])
+	}
+	return lines
+}
+
+func (m *model) topicLines() []string {
+	lines := m.head()
+	lines = append(lines, bold.Render(fit(m.topic, m.width)))
+	if !m.known {
+		return append(lines, "", "no replica has published it in the last hour")
+	}
+	r := m.row
+	add := func(label, format string, args ...any) {
+		lines = append(lines, fit(fmt.Sprintf("%-10s %s", label, fmt.Sprintf(format, args...)), m.width))
+	}
+	add("condition", "%s", condition(r.Condition, r.Since, m.data.Time))
+	add("rate", "%s of %s (%s)", rate(r, r.Rate), limit(r), r.Limit.Reason)
+	add("backlog", "%s, behind for %s, drained in %s", number(r.Backlog), ago(r.BehindSince, m.data.Time), seconds(r.DrainedIn))
+	add("waits", "%d calls now, 99 %% up to %s", r.Waiting, seconds(r.WaitP99))
+	add("replicas", "%d", r.Replicas)
+	add("", "%s", sparkline(m.rates, r.Limit.Rate, m.width-11))
+	lines = append(lines, "", faint.Render(fit(fmt.Sprintf("%-24s %-10s %-11s %-6s %s",
+		"SUBSCRIPTION", "CONDITION", "RATE", "SHARE", ""), m.width)))
+	for _, s := range r.Subscriptions {
+		name := s.Subscription
+		if s.Owner != "" {
+			name += " " + s.Owner
+		}
+		counted := rate(cluster.Row{Condition: s.Condition, Limit: s.Limit}, s.Rate)
+		share := "-"
+		if s.Share.Known() {
+			share = fmt.Sprintf("%.0f %%", 100*s.Share)
+		}
+		line := pad(name, 24, true) + " " + colors[s.Condition].Render(pad(string(s.Condition), 10, false)) +
+			" " + pad(counted, 11, false) + " " + pad(share, 6, false) + " " + bar(s.Share, m.width-56)
+		lines = append(lines, line)
+		if s.Reason != "" {
+			lines = append(lines, faint.Render(fit("  waits: "+string(s.Reason), m.width)))
+		}
+	}
+	return lines
+}
+
+func (m *model) textLines() (lines []string) {
+	for _, line := range m.lines[min(m.scroll, len(m.lines)):] {
+		lines = append(lines, fit(line, m.width))
+	}
+	return lines
+}
+
+// fit returns a text on one line, cut to a width.
+func fit(s string, width int) string { return ansi.Truncate(printable.Line(s), max(0, width), "…") }
+
+// pad is fit, filled with spaces. Of names, the end is kept.
+func pad(s string, width int, name bool) string {
+	s, width = printable.Line(s), max(0, width)
+	if n := ansi.StringWidth(s); name && n > width {
+		s = ansi.TruncateLeft(s, n-width+1, "…")
+	}
+	s = ansi.Truncate(s, width, "…")
+	return s + strings.Repeat(" ", max(0, width-ansi.StringWidth(s)))
+}
+
+// bar draws a part of 0 to 1.
+func bar(part cluster.Number, width int) string {
+	if !part.Known() || width < 1 {
+		return ""
+	}
+	return strings.Repeat("█", int(math.Round(max(0, min(1, float64(part)))*float64(width))))
+}
+
+// sparkline draws the last rates; the highest bar is the limit, or a higher rate.
+func sparkline(rates []cluster.Number, limit float64, width int) string {
+	rates = rates[max(0, len(rates)-max(0, width)):]
+	top := limit
+	for _, r := range rates {
+		top = max(top, float64(cluster.Number(0).Most(r)))
+	}
+	levels := []rune("▁▂▃▄▅▆▇█")
+	var b strings.Builder
+	for _, r := range rates {
+		if !r.Known() || top <= 0 {
+			b.WriteRune(' ')
+			continue
+		}
+		b.WriteRune(levels[min(len(levels)-1, int(float64(r)/top*float64(len(levels))))])
+	}
+	return b.String()
+}
