@@ -106,6 +106,26 @@ func (s Scope) String() string {
 	return s.Pattern
 }
 
+// AppliesTo reports whether a policy of this scope applies to a topic in a cluster, or to one of
+// the topic's subscriptions. A tag does not: it is no topic's. It takes up to milliseconds for a
+// pattern that no [Set] has.
+func (s Scope) AppliesTo(cluster string, t Topic) bool {
+	switch s.Kind {
+	case ClusterKind:
+		return true
+	case TenantKind:
+		return s.Tenant == t.Tenant
+	case NamespaceKind:
+		return s.Tenant == t.Tenant && s.Namespace == t.Namespace && (s.Cluster == "" || s.Cluster == cluster)
+	case PatternKind:
+		p, err := compilePattern(s.Pattern)
+		return err == nil && p.regex.MatchString(t.String())
+	case TopicKind, SubscriptionKind:
+		return s.Topic == t
+	}
+	return false
+}
+
 // MarshalText returns what String returns.
 func (s Scope) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 

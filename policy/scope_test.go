@@ -108,6 +108,25 @@ func TestParseScope(t *testing.T) {
 	}
 }
 
+func TestAppliesTo(t *testing.T) {
+	topic, err := policy.ParseTopic("kafka://public/default/orders")
+	require.NoError(t, err)
+	for text, want := range map[string]bool{
+		"cluster": true, "tenant:public": true, "tenant:other": false, "tag:bulk": false,
+		"public/default": true, "public/other": false, "other/default": false,
+		"public/eu/default": true, "public/us/default": false,
+		"pattern:orders$": true, "pattern:^kafka://public/x": false,
+		"kafka://public/default/orders": true, "kafka://public/default/orders?subscription=a": true,
+		"persistent://public/default/orders": false, "kafka://public/default/x?subscription=a": false,
+	} {
+		s, err := policy.ParseScope(text)
+		require.NoError(t, err)
+		assert.Equal(t, want, s.AppliesTo("eu", topic), text)
+	}
+	assert.False(t, policy.Scope{Kind: policy.UnreadableKind, Pattern: "x"}.AppliesTo("eu", topic))
+	assert.False(t, policy.PatternScope("(").AppliesTo("eu", topic))
+}
+
 func TestOnlyATopicHasSubscriptions(t *testing.T) {
 	orders := policy.Topic{Scheme: "kafka", Tenant: "public", Namespace: "default", Name: "orders"}
 	assert.NoError(t, policy.TopicScope(orders).WithSubscription("x").Validate())

@@ -45,11 +45,13 @@ func newHistoryCommand(a *cli.App) *cobra.Command {
 	var subscription string
 	var limit int
 	var before int64
+	var inherited bool
 	cmd := &cobra.Command{
 		Use:   "history [SCOPE]",
 		Short: "Show who changed policies and quotas, when and why",
 		Long: `Show who changed policies and quotas, when and why: of one scope or of all, the newest
-change first.
+change first. With --inherited, of a topic's URL and of all scopes that apply to that topic: the
+cluster, its tenant and namespace, patterns that match, and its subscriptions.
 
 A change that was made past throttle-admin, with etcdctl or an editor, is found when the history
 is read, and recorded by the next change. Its author is unknown, and so is what it replaced if it
@@ -57,18 +59,31 @@ was made in several steps. In etcd, the last 10,000 changes are kept, for 400 da
 64 MiB of them; a file has up to 8 MiB of them beside it, in FILE.history.`,
 		Example: `  throttle-admin history
   throttle-admin history kafka://public/default/orders --subscription billing
+  throttle-admin history kafka://public/default/orders --inherited
   throttle-admin history --limit 100 --before 41000 -o json
   throttle-admin history show 41000`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			var scopes []policy.Scope
-			if len(args) > 0 {
+			var wanted func(policy.Scope) bool // nil: all
+			of := ""
+			switch {
+			case len(args) > 0:
 				scope, err := a.ScopeOf(cmd, args[0])
 				if err != nil {
 					return cli.Usage(err)
 				}
-				scopes = append(scopes, scope)
-			} else if cmd.Flags().Changed("subscription") {
+				of = " " + cli.Quote(scope)
+				wanted = func(s policy.Scope) bool { return s == scope }
+				if inherited {
+					if scope.Kind != policy.TopicKind {
+						return cli.Usage(cli.ArgError("SCOPE", args[0], "--inherited: want the URL of a topic"))
+					}
+					of += " --inherited"
+					wanted = func(s policy.Scope) bool { return s.AppliesTo(a.Cluster, scope.Topic) }
+				}
+			case inherited:
+				return cli.Usage(errors.New("--inherited: want the URL of a topic before it"))
+			case cmd.Flags().Changed("subscription"):
 				return cli.Usage(errors.New("--subscription: want the URL of its topic before it"))
 			}
 			if limit < 1 {
@@ -81,13 +96,13 @@ was made in several steps. In etcd, the last 10,000 changes are kept, for 400 da
 					switch {
 					case err != nil:
 						return err
-					case before != 0 && record.Revision >= before, !concerns(record, scopes):
+					case before != 0 && record.Revision >= before, !concerns(record, wanted):
 						continue
 					case len(shown) == limit:
 						r.Next = shown[limit-1].Revision
 						return nil
 					}
-					shown = append(shown, only(record, scopes))
+					shown = append(shown, only(record, wanted))
 				}
 				return nil
 			})
@@ -105,35 +120,28 @@ was made in several steps. In etcd, the last 10,000 changes are kept, for 400 da
 				}
 				change.WriteRecords(w, shown)
 				if r.Next != 0 {
-					what := ""
-					for _, scope := range scopes {
-						what = " " + cli.Quote(scope)
-					}
-					fmt.Fprintf(w, "older ones: throttle-admin history%s --before %d\n", what, r.Next)
+					fmt.Fprintf(w, "older ones: throttle-admin history%s --before %d\n", of, r.Next)
 				}
 			})
 		},
 	}
 	cli.AddSubscription(cmd, &subscription)
 	cmd.Flags().IntVar(&limit, "limit", 20, "how many changes are shown")
+	cmd.Flags().BoolVar(&inherited, "inherited", false, "of a topic: also the changes of scopes that apply to it")
 	cmd.Flags().Int64Var(&before, "before", 0, "only those before this revision")
 	cmd.AddCommand(newShowCommand(a), newDiffCommand(a), settings.New(a))
 	return cmd
 }
 
-// concerns reports whether a record changed one of these scopes; of no scopes, each does.
-func concerns(r configstore.Record, scopes []policy.Scope) bool {
-	return len(scopes) == 0 || slices.ContainsFunc(r.Changes, func(c configstore.Changed) bool {
-		return slices.Contains(scopes, c.Scope)
-	})
+// concerns reports whether a record changed a scope that is wanted.
+func concerns(r configstore.Record, wanted func(policy.Scope) bool) bool {
+	return wanted == nil || slices.ContainsFunc(r.Changes, func(c configstore.Changed) bool { return wanted(c.Scope) })
 }
 
-// only returns a record with what it changed of these scopes.
-func only(r configstore.Record, scopes []policy.Scope) configstore.Record {
-	if len(scopes) > 0 {
-		r.Changes = slices.DeleteFunc(slices.Clone(r.Changes), func(c configstore.Changed) bool {
-			return !slices.Contains(scopes, c.Scope)
-		})
+// only returns a record with what it changed of the scopes that are wanted.
+func only(r configstore.Record, wanted func(policy.Scope) bool) configstore.Record {
+	if wanted != nil {
+		r.Changes = slices.DeleteFunc(slices.Clone(r.Changes), func(c configstore.Changed) bool { return !wanted(c.Scope) })
 	}
 	return r
 }
