@@ -83,6 +83,10 @@ accuracy: services ## how exact is it in real time? measures on an idle machine,
 		$(SHARE) $(SUM) -- -timeout 30m -count=1 -p 1 -parallel 4 -run '^TestAccuracy' $(MEASURING); failed=$$?; \
 		$(GO) run ./tests/accuracy/cmd/table .cache/accuracy.jsonl docs/accuracy.md && exit $$failed
 
+.PHONY: test-console
+test-console: services ## drive the console in a browser, over a real etcd and Redis; make test does, too
+	$(GO) test -count=1 -timeout 5m -v -run '^Test(Browser|Accessible)$$' ./cmd/throttle-admin/internal/console
+
 .PHONY: test-long
 test-long: services ## random schedules, fuzzing and repetitions; a rerun of the same files goes on
 	@mkdir -p .cache/long; tree=$$(export GIT_INDEX_FILE=.cache/long/index; git add -A && git write-tree) || exit 1; \
@@ -186,6 +190,7 @@ services: requirements $(JARS) ## get what the tests need: gcc, Redis, etcdctl a
 	@missing=; \
 	command -v gcc >/dev/null || missing="gcc libc6-dev"; \
 	command -v redis-server >/dev/null || missing="$$missing redis-server"; \
+	command -v chromium >/dev/null || missing="$$missing chromium"; \
 	command -v etcdctl >/dev/null || missing="$$missing etcd-client"; \
 	command -v ip >/dev/null || missing="$$missing iproute2"; \
 	if [ -n "$$missing" ]; then \

@@ -10,6 +10,7 @@ import (
 
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/adopt"
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/cli"
+	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/console"
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/demo"
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/dev"
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/doctor"
@@ -34,7 +35,7 @@ func main() {
 
 // families are the commands, by package.
 var families = []cli.Family{
-	policies.Commands, history.Commands, files.Commands, adopt.Commands, rights.Commands, explain.Commands, top.Commands, doctor.Commands,
+	policies.Commands, history.Commands, files.Commands, adopt.Commands, console.Commands, rights.Commands, explain.Commands, top.Commands, doctor.Commands,
 	quotas.Commands,
 	pulsar.Commands, numaflow.Commands, simulate.Commands, size.Commands, demo.Commands, dev.Commands,
 }

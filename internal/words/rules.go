@@ -75,6 +75,8 @@ var notOurs = []string{
 	"/go.sum",          // names of modules
 	"/sha256sums",      // names of jars
 	".svg",             // drawn by throttle-admin
+	"/page/uPlot",      // plots of the console, as published
+	"/testdata/axe.",   // likewise, for its tests
 	"/internal/words/", // names the words
 }
 

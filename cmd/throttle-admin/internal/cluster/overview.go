@@ -12,7 +12,7 @@ type Query struct {
 	Filter  string // words; each is in the topic, in a subscription or in the condition; see MaxFilter
 	Sort    string // one of Sorts; "": by how hard topics are throttled
 	Reverse bool
-	Page    int // from 0
+	Page    int // from 0; beyond the last: the last
 	Size    int // rows of a page
 }
 
@@ -81,6 +81,7 @@ type Overview struct {
 	Time     time.Time `json:"time"`
 	Totals   Totals    `json:"totals"`
 	Matching int       `json:"matching"` // topics that the filter leaves, on all pages
+	Page     int       `json:"page"`     // from 0
 	Rows     []Row     `json:"rows"`
 }
 
@@ -125,7 +126,9 @@ func (st *State) Overview(q Query, now time.Time) Overview {
 		}
 		return cmp.Or(n, strings.Compare(a.Topic, b.Topic))
 	})
-	begin := min(max(0, q.Page)*max(0, q.Size), len(rows))
+	size := max(1, q.Size)
+	o.Page = max(0, min(q.Page, (len(rows)-1)/size))
+	begin := o.Page * size
 	o.Rows = []Row{}
 	for _, r := range rows[begin:min(begin+max(0, q.Size), len(rows))] {
 		row := *r

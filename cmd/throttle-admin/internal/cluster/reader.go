@@ -18,12 +18,13 @@ type Reader struct {
 
 	turn int // of the records that are not on view; used by Run only
 
-	mu      sync.Mutex // guards the fields below
-	state   *State
-	opened  map[string]time.Time // topics on view by themselves, until then
-	listed  map[string]time.Time // topics in an overview on view, until then
-	status  Status
-	records int // of the last read
+	mu       sync.Mutex // guards the fields below
+	state    *State
+	opened   map[string]time.Time // topics on view by themselves, until then
+	listed   map[string]time.Time // topics in an overview on view, until then
+	status   Status
+	records  int // of the last read
+	replicas int // with a record then
 }
 
 // A Status says how well a Reader can read.
@@ -78,7 +79,7 @@ func (r *Reader) read(ctx context.Context) {
 	now := time.Now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.records = len(records)
+	r.records, r.replicas = len(records), len(names)
 	for _, s := range records {
 		r.state.Add(s, now)
 	}
@@ -195,9 +196,16 @@ func (r *Reader) Points(name string, since int64) Points {
 	return r.state.Points(name, since, time.Now())
 }
 
-// Cost returns about how many bytes all points take, and how many records were read last.
-func (r *Reader) Cost() (points, records int) {
+// A Cost is what following a cluster takes.
+type Cost struct {
+	Points   int // bytes of all points, about
+	Records  int // read last
+	Replicas int // with a record
+}
+
+// Cost returns the present cost.
+func (r *Reader) Cost() Cost {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.state.memory, r.records
+	return Cost{r.state.memory, r.records, r.replicas}
 }

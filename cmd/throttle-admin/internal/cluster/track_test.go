@@ -77,7 +77,7 @@ func TestPointsOfMany(t *testing.T) {
 	st := cluster.NewState()
 	const topics = 2000
 	name := func(i int) string { return fmt.Sprintf("kafka://public/default/t%05d", i) }
-	for second := range 601 {
+	for second := range 301 {
 		if second%10 == 0 {
 			var subs []dispatch.SubscriptionStats
 			for i := range topics {
@@ -85,10 +85,10 @@ func TestPointsOfMany(t *testing.T) {
 			}
 			publish(st, "a", at(float64(second)), subs...)
 		}
-		st.Tick(at(float64(second)), map[string]bool{name(topics - 1): second >= 500})
+		st.Tick(at(float64(second)), map[string]bool{name(topics - 1): second >= 200})
 	}
 	// The first points come when the rates are known.
-	for i, want := range map[int]int{0: 60, 499: 60, 500: 10, topics - 1: 10} {
-		assert.InDelta(t, want, len(st.Points(name(i), 0, at(600)).Times), 4, "topic %d", i)
+	for i, want := range map[int]int{0: 30, 499: 30, 500: 5, topics - 1: 5} {
+		assert.InDelta(t, want, len(st.Points(name(i), 0, at(300)).Times), 4, "topic %d", i)
 	}
 }

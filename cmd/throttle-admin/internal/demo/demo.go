@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/cli"
+	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/console"
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
@@ -27,6 +28,7 @@ type demo struct {
 	limit    policy.Rate
 	duration time.Duration
 	plain    bool
+	console  string // address of the console; "" = none
 	sharing  string // "" means the default
 
 	// URLs of services; "" means one in this process, or for permits the etcd with the policies.
@@ -60,7 +62,8 @@ topic with two consumer groups of 4 kafka-go readers each, in 2 replicas.
 
 A live table shows the rate, share and backlog of each consumer group, and whether and why it is
 throttled. Halfway, the limit is doubled; later one consumer group has no backlog any more and is
-not throttled.
+not throttled. With --console, a browser shows it, too, at http://127.0.0.1:9400, and consumers run
+for five minutes unless --duration says otherwise.
 
 With -o json or -o yaml, the demo measures: at a constant limit, with a backlog that outlasts the
 measurement, from half a second after each consumer has received messages. Messages are counted
@@ -71,6 +74,7 @@ the policies, unless --permits is set, for example to memory:. The demo's topic 
 have unique names, and are removed at the end. With --pulsar, the topic is in a real Pulsar, and
 the consumer groups are Shared subscriptions.`,
 		Example: `  throttle-admin demo
+  throttle-admin demo --console
   throttle-admin demo --duration 10s -o json
   throttle-admin demo --policies etcd://127.0.0.1:2379/throttle --permits redis://127.0.0.1:6379
   throttle-admin demo --kafka 127.0.0.1:9092
@@ -94,6 +98,8 @@ the consumer groups are Shared subscriptions.`,
 	flags.StringVar(&limit, "limit", "1000/s", "limit of the topic; live, it is doubled halfway")
 	flags.DurationVar(&d.duration, "duration", 24*time.Second, "how long consumers run")
 	flags.StringVar(&d.sharing, "sharing", "", "fair, strict, split or groups (default fair)")
+	flags.StringVar(&d.console, "console", "", "show it in a browser, too: at an address of this machine")
+	flags.Lookup("console").NoOptDefVal = console.Address
 	flags.BoolVar(&d.plain, "plain", false, "print a line each second instead of a live table")
 	flags.StringVar(&d.kafka, "kafka", "", "host:port of a Kafka (default one in this process)")
 	flags.StringVar(&d.pulsar, "pulsar", "", "pulsar://host:port of a Pulsar, instead of Kafka")
@@ -111,6 +117,17 @@ func (d *demo) parse(cmd *cobra.Command, limit string) (err error) {
 		fault("--limit: %w", err)
 	} else if perSecond := d.limit.PerSec(); perSecond < 100 || perSecond > 20_000 {
 		fault("--limit %s: is outside 100/s..20000/s", limit)
+	}
+	if d.console != "" {
+		if err := console.CheckAddress(d.console); err != nil {
+			fault("--console %w", err)
+		}
+		if !cmd.Flags().Changed("duration") {
+			d.duration = 5 * time.Minute
+		}
+		if d.app.Output != "table" {
+			fault("--console: shows the live demo: want no --output")
+		}
 	}
 	if d.duration < time.Second || d.duration > 10*time.Minute {
 		fault("--duration %s: is outside 1s..10m", d.duration)

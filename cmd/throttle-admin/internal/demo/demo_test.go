@@ -1,9 +1,12 @@
 package demo
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
+	"io"
+	"net/http"
 	"regexp"
 	"strings"
 	"testing"
@@ -55,6 +58,34 @@ func TestDemoMeasures(t *testing.T) {
 			assert.InDelta(t, 1, m.Subscriptions[0].Share+m.Subscriptions[1].Share, 0.002)
 		})
 	}
+}
+
+// TestDemoConsole: the console shows the demo's topic while it runs.
+func TestDemoConsole(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	in, out := io.Pipe()
+	ended := make(chan int)
+	go func() {
+		status := cli.Run(ctx, []string{"demo", "--console=127.0.0.1:0", "--plain", "--duration", "1m"}, strings.NewReader(""), out, out, Commands)
+		_ = out.Close()
+		ended <- status
+	}()
+	url := ""
+	lines := bufio.NewScanner(in)
+	for url == "" && lines.Scan() {
+		_, url, _ = strings.Cut(lines.Text(), "console: ")
+	}
+	go func() { _, _ = io.Copy(io.Discard, in) }()
+	throttletest.Until(t, "the console knows the topic", func() bool {
+		answer, err := http.Get(url + "/api/overview?filter=demo-orders+throttled")
+		require.NoError(t, err)
+		defer func() { _ = answer.Body.Close() }()
+		var o struct{ Rows []struct{ Rate float64 } }
+		require.NoError(t, json.NewDecoder(answer.Body).Decode(&o))
+		return len(o.Rows) == 1 && o.Rows[0].Rate > 100
+	})
+	cancel()
+	assert.Equal(t, cli.ExitDone, <-ended)
 }
 
 func TestAccuracyDemo(t *testing.T) {

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/cli"
+	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/console"
 	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/policy"
 )
@@ -111,7 +113,12 @@ func (d *demo) show(ctx context.Context) (err error) {
 	if err == nil {
 		s.screen.say("backlog of %s: billing %d, alerts %d messages",
 			s.full, s.groups[0].backlog(), s.groups[1].backlog())
-		err = s.join(ctx)
+		if d.console != "" {
+			err = s.serveConsole(ctx)
+		}
+		if err == nil {
+			err = s.join(ctx)
+		}
 	}
 	if err != nil {
 		return unlessOver(err)
@@ -125,6 +132,25 @@ func (d *demo) show(ctx context.Context) (err error) {
 		s.summary()
 	}
 	return err
+}
+
+// serveConsole shows the world in a browser until it is closed.
+func (s *show) serveConsole(ctx context.Context) error {
+	permits, err := s.openPermits()
+	if err != nil {
+		return err
+	}
+	s.onClose(permits.Close)
+	app := &cli.App{
+		Cluster: s.cluster, PoliciesURL: s.policiesURL, PermitsURL: s.permitsURL(s.permits), Output: "table",
+	}
+	at, stop, err := console.Serve(ctx, app, permits, s.console)
+	if err != nil {
+		return err
+	}
+	s.onClose(func() error { stop(); return nil })
+	s.screen.say("console: http://%s", at)
+	return nil
 }
 
 // place describes the service at a URL; own is the one in this process. It does not show the URL,

@@ -197,7 +197,7 @@ func (w *world) setRate(ctx context.Context, rate policy.Rate) (int64, error) {
 	set := func(s configstore.Snapshot) ([]configstore.Change, error) {
 		return s.Set(policy.TopicScope(w.full), p), nil
 	}
-	return configstore.Edit(ctx, w.store, configstore.By{}, set)
+	return configstore.Edit(ctx, w.store, configstore.By{Author: "demo", Reason: "throttle-admin demo"}, set)
 }
 
 // cleanUp bounds the time to remove what the demo has created in real services.
@@ -209,7 +209,7 @@ func (w *world) removePolicy() error {
 	remove := func(s configstore.Snapshot) ([]configstore.Change, error) {
 		return s.Remove(policy.PolicySection, policy.TopicScope(w.full)), nil
 	}
-	if _, err := configstore.Edit(ctx, w.store, configstore.By{}, remove); err != nil {
+	if _, err := configstore.Edit(ctx, w.store, configstore.By{Author: "demo", Reason: "throttle-admin demo"}, remove); err != nil {
 		return fmt.Errorf("the demo's policy was not removed; run throttle-admin remove %s: %w",
 			w.full, err)
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+	"golang.org/x/net/netutil"
 
 	"github.com/dispatchthrottle/throttle/internal/secrets"
 )
@@ -51,6 +52,9 @@ var standard = timeouts{
 // maxHeader is the largest size of a request's header, in bytes.
 const maxHeader = 16 << 10
 
+// maxConnections is how many connections are open at once; others wait.
+const maxConnections = 1000
+
 // Listen serves h at an address until stop is called: by TLS, if secure is not nil.
 func Listen(
 	address string, secure *tls.Config, h http.Handler,
@@ -65,6 +69,7 @@ func listen(
 	if err != nil {
 		return nil, nil, fmt.Errorf("listen: %w", err)
 	}
+	l = netutil.LimitListener(l, maxConnections)
 	s := &http.Server{
 		Handler: h, TLSConfig: secure, MaxHeaderBytes: maxHeader,
 		ReadHeaderTimeout: bounds.header, ReadTimeout: bounds.read, WriteTimeout: bounds.write,

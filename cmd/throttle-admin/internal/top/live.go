@@ -114,10 +114,7 @@ func (m *model) refresh() {
 	q := &m.top.query
 	q.Size = m.rows()
 	m.data, m.status = m.top.reader.Overview(*q)
-	if pages := (m.data.Matching + q.Size - 1) / q.Size; q.Page > 0 && q.Page >= pages {
-		q.Page = max(0, pages-1)
-		m.data, m.status = m.top.reader.Overview(*q)
-	}
+	q.Page = m.data.Page
 	if i := slices.IndexFunc(m.data.Rows, func(r cluster.Row) bool { return r.Topic == m.at }); i >= 0 {
 		m.cursor = i
 	}

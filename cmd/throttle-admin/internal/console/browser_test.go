@@ -1,0 +1,302 @@
+package console
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/network"
+	"github.com/chromedp/chromedp"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dispatchthrottle/throttle"
+	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/cli"
+	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/clitest"
+	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/history"
+	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/policies"
+	"github.com/dispatchthrottle/throttle/tests/services"
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
+)
+
+// A world is a cluster on a real etcd and Redis, with two replicas that read as fast as they may, a
+// console of it, and a browser that looks.
+type world struct {
+	t        *testing.T
+	flags    []string
+	url      string
+	redis    *services.RedisProcess
+	browser  context.Context
+	mu       sync.Mutex
+	requests []string // of the browser
+	messages []string // of its console
+}
+
+func newWorld(t *testing.T) *world {
+	node := services.Etcd(t)
+	w := &world{t: t, redis: services.RedisServer(t)}
+	store, permits := "etcd://"+node.Endpoint+"/p?create=true", w.redis.URL
+	w.flags = []string{"--policies", store, "--permits", permits, "--cluster", "eu"}
+	w.admin("set-msg-rate", orders, "100", "--as", "ann", "-m", "the first limit")
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	for range 2 {
+		lim, err := throttle.Open(ctx, store, permits, throttle.WithCluster("eu"))
+		require.NoError(t, err)
+		for _, name := range []string{"billing", "alerts"} {
+			sub, err := lim.Subscription(orders, name)
+			require.NoError(t, err)
+			running.Go(func() {
+				for err := error(nil); err == nil; {
+					sub.ReportBacklog(50_000)
+					_, err = sub.Acquire(ctx, 1)
+				}
+			})
+		}
+		t.Cleanup(func() { assert.NoError(t, lim.Close()) })
+	}
+	var out printed
+	args := append(w.flags, "console", "--listen", "127.0.0.1:0")
+	running.Go(func() { cli.Run(ctx, args, strings.NewReader(""), &out, &out, Commands) })
+	t.Cleanup(func() {
+		cancel()
+		running.Wait()
+	})
+	throttletest.Until(t, "the console says where it is", func() bool {
+		w.url, _, _ = strings.Cut(out.String(), " ")
+		return strings.HasPrefix(w.url, "http://")
+	})
+	w.open()
+	return w
+}
+
+// printed is what a command prints.
+type printed struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *printed) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *printed) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// admin runs a command, which must succeed.
+func (w *world) admin(args ...string) string {
+	w.t.Helper()
+	families := []cli.Family{policies.Commands, history.Commands}
+	status, out, errs := clitest.Run(w.t.Context(), families, append(slices.Clip(w.flags), args...)...)
+	require.Zero(w.t, status, errs)
+	return out
+}
+
+// open opens a browser, and notes what it asks for and complains of.
+func (w *world) open() {
+	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(services.Chromium(w.t)), chromedp.NoSandbox)
+	allocator, end := chromedp.NewExecAllocator(context.Background(), options...)
+	w.t.Cleanup(end)
+	browser, end := chromedp.NewContext(allocator)
+	w.t.Cleanup(end)
+	w.browser = browser
+	_, err := chromedp.Call(browser, network.Enable, network.EnableParams{})
+	require.NoError(w.t, err)
+	require.NoError(w.t, chromedp.Listen(browser, func(ev any) {
+		if e, ok := ev.(*network.EventRequestWillBeSent); ok {
+			w.mu.Lock()
+			w.requests = append(w.requests, e.Request.URL)
+			w.mu.Unlock()
+		}
+	}))
+	messages := chromedp.Console(browser)
+	go func() {
+		for m, err := range messages {
+			if err != nil {
+				return
+			}
+			w.mu.Lock()
+			w.messages = append(w.messages, m.String())
+			w.mu.Unlock()
+		}
+	}()
+}
+
+// show opens a page of the console.
+func (w *world) show(path string) {
+	w.t.Helper()
+	require.NoError(w.t, chromedp.Do(w.browser, chromedp.Navigate(w.url+path)))
+}
+
+// eval returns what an expression is in the page, as JSON.
+func eval[T any](w *world, expression string) (v T) {
+	w.t.Helper()
+	text, err := chromedp.Run(w.browser, chromedp.Evaluate[string]("JSON.stringify("+expression+") || 'null'"))
+	require.NoError(w.t, err)
+	require.NoError(w.t, json.Unmarshal([]byte(text), &v))
+	return v
+}
+
+// text is that of the page's main part.
+func (w *world) text() string {
+	w.t.Helper()
+	return eval[string](w, "document.body.innerText")
+}
+
+// until waits until the page has a text.
+func (w *world) until(what string) {
+	w.t.Helper()
+	throttletest.Until(w.t, "the page has "+what, func() bool { return strings.Contains(w.text(), what) })
+}
+
+// press presses keys.
+func (w *world) press(keys string) {
+	w.t.Helper()
+	require.NoError(w.t, chromedp.Do(w.browser, chromedp.KeyEvent(keys)))
+}
+
+// plotted is the last value of a series in the first plot.
+func (w *world) plotted(series string) float64 {
+	w.t.Helper()
+	v := eval[*float64](w, fmt.Sprintf("document.querySelector('figure')?.plotted?.()[%q] ?? null", series))
+	if v == nil {
+		return -1
+	}
+	return *v
+}
+
+var topicPage = "/topic?topic=" + url.QueryEscape(orders)
+
+// TestBrowser: what somebody sees who looks at the console while limits work.
+func TestBrowser(t *testing.T) {
+	w := newWorld(t)
+	w.show("/")
+	w.until(orders)
+	w.until("throttled")
+	rate := func() string { return eval[string](w, "document.querySelectorAll('tbody td')[2]?.innerText ?? ''") }
+	throttletest.Until(t, "the rate is that of the limit", func() bool {
+		r := rate()
+		return r == "100/s" || r == "101/s" || r == "99.9/s"
+	})
+
+	// A limit that is set on the command line is in force in the plot, with its author and reason.
+	w.show(topicPage)
+	throttletest.Until(t, "the plot has the old limit", func() bool { return w.plotted("limit") == 100 })
+	w.admin("set-msg-rate", orders, "200", "--as", "bob", "-m", "a load test")
+	throttletest.Until(t, "the plot has the new limit", func() bool { return w.plotted("limit") == 200 })
+	throttletest.Until(t, "the plot has the new rate", func() bool {
+		return w.plotted("billing") > 180 // stacked: both subscriptions together
+	})
+	w.until("a load test")
+
+	// The history has the command that undoes it; undone, the old limit is back.
+	w.show("/history")
+	w.until("bob")
+	revision := eval[string](w, "/revision (\\d+)/.exec(document.querySelector('article').innerText)[1]")
+	w.until("100/s → 200/s")
+	w.admin("rollback", revision, "-m", "it is over")
+	w.until("it is over")
+	w.show(topicPage)
+	throttletest.Until(t, "the plot has the old limit", func() bool { return w.plotted("limit") == 100 })
+
+	// Redis stops and starts; the page says so, and goes on without a reload.
+	eval[int](w, "window.kept = 1")
+	w.redis.Stop()
+	w.until("the permit store cannot be read since")
+	w.redis.Start()
+	throttletest.Until(t, "the page goes on", func() bool {
+		return !strings.Contains(w.text(), "cannot be read since") && w.plotted("limit") == 100
+	})
+	assert.Equal(t, 1, eval[int](w, "window.kept"))
+
+	// Keys: Esc goes up, / goes to the filter, which is in the address.
+	w.press("\x1b")
+	throttletest.Until(t, "Esc goes up", func() bool { return eval[string](w, "location.pathname") == "/" })
+	w.press("/")
+	throttletest.Until(t, "/ goes to the filter", func() bool { return eval[string](w, "document.activeElement.type") == "search" })
+	eval[int](w, "document.activeElement.select() || 1") // a browser under test types the / as well
+	w.press("nothing has this name")
+	w.until("no topic matches")
+	assert.Equal(t, "?filter=nothing+has+this+name", eval[string](w, "location.search"))
+	w.until("1\ntopics") // the totals stay
+	w.press("\x1b")
+	assert.Equal(t, "?filter=nothing+has+this+name", eval[string](w, "location.search"), "Esc leaves the filter first")
+	w.press("\x1b")
+	w.until(orders)
+
+	// What somebody has opened or chosen stays while the page changes; Esc keeps the filter.
+	w.show("/?filter=orders&sort=backlog")
+	w.until(orders)
+	assert.Equal(t, "orders", eval[string](w, "document.querySelector('input[type=search]').value"))
+	eval[int](w, "document.querySelector('tbody a').focus() || 1")
+	eval[int](w, "(window.link = document.activeElement) && 1")
+	was := eval[string](w, "document.getElementById('live').textContent")
+	throttletest.Until(t, "the page is newer", func() bool { return eval[string](w, "document.getElementById('live').textContent") != was })
+	assert.True(t, eval[bool](w, "window.link === document.activeElement"))
+	w.press("\r")
+	w.until("Dispatched against the limit")
+	eval[int](w, "(document.querySelector('.tiles details').open = true) && 1")
+	w.until("smoothed over 3 s")
+	was = eval[string](w, "document.getElementById('live').textContent")
+	throttletest.Until(t, "the page is newer", func() bool { return eval[string](w, "document.getElementById('live').textContent") != was })
+	assert.True(t, eval[bool](w, "document.querySelector('.tiles details').open"))
+	w.press("\x1b")
+	throttletest.Until(t, "Esc keeps the filter", func() bool { return eval[string](w, "location.search") == "?filter=orders&sort=backlog" })
+	w.check()
+}
+
+// check fails the test if the page has asked another host, or complained.
+func (w *world) check() {
+	w.t.Helper()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, r := range w.requests {
+		assert.True(w.t, strings.HasPrefix(r, w.url+"/"), r)
+	}
+	assert.Empty(w.t, w.messages)
+}
+
+// TestAccessible: axe finds no fault of contrast, names or keyboard in any page, in the dark and in
+// the light, on a small and on a large screen; and nothing is wider than the screen.
+func TestAccessible(t *testing.T) {
+	w := newWorld(t)
+	axe, err := os.ReadFile("testdata/axe.min.js")
+	require.NoError(t, err)
+	for path, ready := range map[string]string{
+		"/": orders, topicPage: "Backlog, messages", "/history": "the first limit", "/quotas": "No ratekeeper leads", "/health": "memory",
+	} {
+		for _, scheme := range []string{"light", "dark"} {
+			for _, width := range []int64{360, 1280, 2560} {
+				_, err := chromedp.Call(w.browser, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
+					Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}},
+				})
+				require.NoError(t, err)
+				require.NoError(t, chromedp.Do(w.browser, chromedp.EmulateViewport(width, 900)))
+				w.show(path)
+				w.until(ready)
+				assert.LessOrEqual(t, eval[int64](w, "document.documentElement.scrollWidth"), width, "%s at %d", path, width)
+				require.NoError(t, chromedp.Do(w.browser, func(ctx context.Context, target *chromedp.Target) (chromedp.Void, error) {
+					_, err := chromedp.Evaluate[any](string(axe)+";0")(ctx, target)
+					return chromedp.Void{}, err
+				}))
+				faults, err := chromedp.Run(w.browser, chromedp.Evaluate[string](
+					`axe.run(document, {resultTypes: ["violations"]}).then(r => JSON.stringify(r.violations.map(v => [v.id, v.help, v.nodes.map(n => n.html + " " + n.failureSummary)])))`,
+					chromedp.EvalAwaitPromise))
+				require.NoError(t, err)
+				assert.Equal(t, "[]", faults, "%s, %s, %d", path, scheme, width)
+			}
+		}
+	}
+}

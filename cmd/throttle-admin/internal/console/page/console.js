@@ -1,0 +1,145 @@
+// The console: a view for each path, whose whole state is in the URL. Texts from stores are put into
+// the page as texts, never as HTML.
+import { overview } from "./overview.js";
+import { topic } from "./topic.js";
+import { history } from "./history.js";
+import { quotas } from "./quotas.js";
+import { health } from "./health.js";
+import { el, fill, text } from "./dom.js";
+import { clock, short } from "./format.js";
+
+const views = { "/": overview, "/topic": topic, "/history": history, "/quotas": quotas, "/health": health };
+const main = document.getElementById("main");
+const cluster = document.getElementById("cluster");
+const live = document.getElementById("live");
+const faults = document.getElementById("faults");
+
+let view;                   // what is shown now
+let source;                 // of its events
+let starting;               // a timer
+let back = "/";             // the overview as it was last, for Esc
+const problems = new Map(); // texts, by panel and by what is wrong
+
+// query is the state of the view, as in the URL.
+export const query = () => new URLSearchParams(location.search);
+
+// overviewURL is the overview as it was last.
+export const overviewURL = () => back;
+
+// go shows another view, or another state of this one.
+export function go(url, replace = false) {
+  window.history[replace ? "replaceState" : "pushState"](null, "", url);
+  show();
+}
+
+// set changes a part of the state.
+export function set(changes, replace = false) {
+  const q = query();
+  for (const [name, value] of Object.entries(changes)) {
+    if (value === "" || value === null || value === undefined) q.delete(name);
+    else q.set(name, value);
+  }
+  const rest = q.toString();
+  go(location.pathname + (rest ? "?" + rest : ""), replace);
+}
+
+function show() {
+  const open = views[location.pathname] || overview;
+  if (open === overview) back = location.pathname + location.search;
+  for (const a of document.querySelectorAll("nav a")) {
+    if (a.pathname === location.pathname) a.setAttribute("aria-current", "page");
+    else a.removeAttribute("aria-current");
+  }
+  const key = open.key(query());
+  if (!view || view.open !== open || view.key !== key) {
+    if (view && view.close) view.close();
+    view = { ...open.open(query()), open, key };
+    main.replaceChildren(view.element);
+  }
+  start(150); // while somebody types a filter, not each time
+}
+
+// start receives the panels of the view, after so many milliseconds.
+function start(after = 0) {
+  stop();
+  const params = view.params(query());
+  starting = setTimeout(() => {
+    source = new EventSource("/events/" + view.open.page + "?" + params);
+    for (const [name, receive] of Object.entries(view.panels)) source.addEventListener(name, event => take(name, receive, event));
+    source.addEventListener("fault", event => {
+      const fault = JSON.parse(event.data);
+      problems.set(fault.panel, fault.panel + ": " + fault.error);
+      report();
+    });
+    source.onopen = () => {
+      problems.delete("console");
+      report();
+    };
+    source.onerror = () => {
+      if (!problems.has("console")) problems.set("console", "the console does not answer since " + clock(Date.now()) + "; what is shown is as old");
+      report();
+    };
+  }, after);
+}
+
+function stop() {
+  clearTimeout(starting);
+  if (source) source.close();
+  source = null;
+}
+
+// take shows a panel.
+function take(name, receive, event) {
+  problems.delete(name);
+  const answer = JSON.parse(event.data);
+  if (answer.cluster) title(answer.cluster);
+  if (answer.status) status(answer);
+  receive(answer, query());
+  report();
+}
+
+function title(name) {
+  text(cluster, short(name));
+  document.title = short(name) + " · throttle";
+}
+
+function status({ status: s, time }) {
+  const say = (key, t) => t ? problems.set(key, t) : problems.delete(key);
+  say("store", s.error && (s.unread ? "the permit store could not be read yet: " + s.error :
+    "the permit store cannot be read since " + clock(s.since) + "; the values are as old: " + s.error));
+  say("unread", s.unread && !s.error && "nothing has been read yet");
+  say("records", s.unreadable);
+  text(live, "as of " + clock(s.error && s.since ? s.since : time));
+}
+
+function report() {
+  fill(faults, [...new Set(problems.values())].map(t => el("p", {}, short(t, 500))));
+}
+
+document.addEventListener("click", event => {
+  const a = event.target.closest("a[href]");
+  if (!a || a.target || a.origin !== location.origin || !(a.pathname in views) || event.button || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
+  event.preventDefault();
+  go(a.pathname + a.search);
+  main.focus();
+});
+document.addEventListener("keydown", event => {
+  const typing = event.target.closest("input, select, textarea");
+  if (event.key === "Escape" && typing) {
+    typing.blur();
+  } else if (event.key === "Escape") {
+    if (location.pathname !== "/") go(back);
+    else if (query().get("filter")) set({ filter: "", page: "" });
+  } else if (event.key === "/" && !typing && !event.ctrlKey && !event.metaKey && !event.altKey) {
+    const filter = document.querySelector("input[type=search]");
+    if (filter) {
+      event.preventDefault();
+      filter.focus();
+    }
+  }
+});
+document.addEventListener("visibilitychange", () => document.hidden ? stop() : start());
+window.addEventListener("popstate", show);
+show();
+if (document.hidden) stop();
+fetch("/api/console").then(r => r.json()).then(a => title(a.cluster), () => {}); // the stream says what is wrong

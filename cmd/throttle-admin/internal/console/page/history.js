@@ -1,0 +1,69 @@
+// Every change of policies and quotas, the newest first.
+import { el, fill, json, command, text } from "./dom.js";
+import { set } from "./console.js";
+import { short, timeText } from "./format.js";
+
+export const history = {
+  page: "history",
+  key: () => "",
+  open() {
+    const scope = el("input", { type: "search", placeholder: "Scope: a topic, a namespace, cluster", "aria-label": "Scope" });
+    const body = el("div"), link = json("/api/history");
+    const older = el("button", { type: "button", onclick: () => set({ before: next }) }, "Older changes");
+    const newest = el("button", { type: "button", onclick: () => set({ before: "" }) }, "Newest");
+    let next;
+    return {
+      element: el("section", { "aria-label": "History" }, link, el("h1", {}, "History"),
+        el("form", { class: "filter", onsubmit: event => { event.preventDefault(); set({ scope: scope.value.trim(), before: "" }); } },
+          scope, el("button", {}, "Show"), newest, older), body),
+      params(q) {
+        const params = new URLSearchParams({ limit: "30" });
+        for (const name of ["scope", "before"]) if (q.get(name)) params.set(name, q.get(name));
+        if (document.activeElement !== scope) scope.value = q.get("scope") || "";
+        link.href = "/api/history?" + params;
+        newest.disabled = !q.get("before");
+        return params.toString();
+      },
+      panels: { history: show },
+    };
+
+    function show(h) {
+      next = h.next;
+      older.disabled = !next;
+      const records = h.records || [];
+      fill(body, records.length === 0 ? [el("p", {}, "no changes are recorded")] : records.map(r => el("article", { class: "finding", "data-key": String(r.revision) + " " + (r.time || "") },
+        el("p", {}, el("b", {}, short(r.author || "unknown")), " ", el("time", { datetime: r.time || "" }, timeText(r.time)),
+          " · revision " + r.revision, r.found ? " · made past the tools, at some time before" : ""),
+        r.reason ? el("p", {}, short(r.reason, 1000)) : "",
+        changeTexts(r),
+        el("details", { ontoggle: event => { if (event.currentTarget.open) showDifference(event.currentTarget, r.revision); } }, el("summary", {}, "Since then, and commands"),
+          el("div", { class: "difference", "data-kept": "true" }),
+          command("throttle-admin rollback " + r.revision + " --dry-run", "Preview the rollback"),
+          command("throttle-admin rollback " + r.revision, "Roll back"),
+          command("throttle-admin history show " + r.revision, "Show")))));
+    }
+  },
+};
+
+// showDifference shows what differs between what was stored after a change and now.
+async function showDifference(details, revision) {
+  const place = details.querySelector(".difference");
+  text(place, "Comparing with now");
+  try {
+    const answer = await (await fetch("/api/diff?revision=" + revision)).json();
+    if (answer.error) throw new Error(answer.error);
+    const changes = answer.changes || [];
+    fill(place, changes.length === 0 ? ["Nothing differs now from what was stored after this change."] :
+      ["Now, against what was stored after this change:", changeTexts({ changes })]);
+  } catch (err) {
+    fill(place, ["The difference from now is unknown: " + short(err.message, 300)]);
+  }
+}
+
+// changeTexts says what a record changed.
+export function changeTexts(record) {
+  if (record.error) return [el("div", {}, "unreadable: " + short(record.error))];
+  const all = record.changes || [];
+  return all.slice(0, 20).map(c => el("div", {}, short(c.scope + (c.field ? " " + c.field : "") + ": " + (c.before || "inherited") + " → " + (c.after || "inherited"))))
+    .concat(all.length > 20 ? el("div", {}, "and " + (all.length - 20) + " more") : []);
+}

@@ -1,0 +1,79 @@
+// The overview: topics by how hard they are throttled.
+import { el, fill, condition, value, json, table, text, tile } from "./dom.js";
+import { set } from "./console.js";
+import { clock, duration, limitText, number, perSecond, short, since } from "./format.js";
+
+const columns = [
+  ["Topic", "topic"], ["Condition", "throttled"], ["Rate", "rate", "number"], ["Limit", "limit", "number"], ["Waiting", "waiting", "number"],
+  ["Wait p99", "wait", "number wide"], ["Backlog", "backlog", "number"], ["Behind for", "behind", "number wide"],
+  ["Drained in", "drained", "number"], ["Subscriptions", "", "wide"], ["Replicas", "replicas", "number wide"],
+];
+const conditions = ["throttled", "paused", "stale", "flowing", "caught up", "idle"];
+
+export const overview = {
+  page: "overview",
+  key: () => "",
+  open(query) {
+    const tiles = el("ul", { class: "tiles", "aria-label": "The whole cluster" });
+    const strip = el("div", { class: "strip" });
+    const search = el("input", {
+      type: "search", maxlength: 200, placeholder: "Filter: topic, subscription, condition", "aria-label": "Filter",
+      oninput: () => set({ filter: search.value, page: "" }, true),
+    });
+    const sort = el("select", { onchange: () => set({ sort: sort.value, page: "" }) },
+      columns.filter(c => c[1]).map(([title, name]) => el("option", { value: name }, name === "throttled" ? "How hard it is throttled" : title)));
+    const reverse = el("input", { type: "checkbox", onchange: () => set({ reverse: reverse.checked ? "true" : "", page: "" }) });
+    const matching = el("span", { role: "status" });
+    const body = el("div");
+    const turn = by => set({ page: Math.max(0, Number(new URLSearchParams(location.search).get("page") || 0) + by) || "" });
+    const earlier = el("button", { type: "button", onclick: () => turn(-1) }, "Previous");
+    const later = el("button", { type: "button", onclick: () => turn(1) }, "Next");
+    const link = json("/api/overview");
+    return {
+      element: el("section", { "aria-label": "Overview" }, link, el("h1", {}, "Topics"), strip, tiles,
+        el("form", { class: "filter", onsubmit: event => event.preventDefault() },
+          search, el("label", {}, "Sort by ", sort), el("label", {}, reverse, " reversed"), earlier, later, matching),
+        body),
+      params(q) {
+        if (document.activeElement !== search) search.value = q.get("filter") || "";
+        sort.value = q.get("sort") || "throttled";
+        reverse.checked = q.get("reverse") === "true";
+        link.href = "/api/overview?" + q;
+        return q.toString();
+      },
+      panels: { overview: show, health: showFaults },
+    };
+
+    function showFaults(r) {
+      const found = (r.findings || []).filter(f => f.severity === "fault");
+      fill(strip, found.length === 0 ? [] : [el("p", {}, condition("throttled", number(found.length) + (found.length === 1 ? " fault: " : " faults: ")),
+        short(found[0].subject, 80), ": ", short(found[0].seen, 200), " ", el("a", { href: "/health" }, "See Health"))]);
+    }
+
+    function show(o) {
+      const t = o.totals, unread = o.status.unread, count = x => unread ? value("unknown") : number(x);
+      fill(tiles, [
+        tile(count(t.topics), "topics"),
+        ...conditions.filter(c => t.conditions[c]).map(c => tile(number(t.conditions[c]), condition(c))),
+        tile(count(t.waiting), "waiting calls"), tile(value(number(t.backlog)), "messages of backlog"), tile(count(t.replicas), "replicas"),
+        t.more ? tile(number(t.more), "more subscriptions, not published") : "",
+      ]);
+      const size = 50, pages = Math.max(1, Math.ceil(o.matching / size));
+      earlier.disabled = o.page === 0;
+      later.disabled = o.page + 1 >= pages;
+      text(matching, unread ? "" : o.matching === 0 ? (t.topics === 0 ? "no replica publishes a topic" : "no topic matches") :
+        (o.page * size + 1) + " to " + (o.page * size + o.rows.length) + " of " + o.matching);
+      const now = Date.parse(o.time);
+      fill(body, [table(columns.map(([title, , c]) => [title, c]), o.rows.map(r => [r.topic, [
+        el("a", { href: "/topic?topic=" + encodeURIComponent(r.topic) }, short(r.topic)),
+        condition(r.condition, r.condition === "stale" ? "stale since " + clock(r.since) : ""),
+        r.condition === "caught up" ? "not counted" : value(perSecond(r.rate, r.limit)),
+        r.several ? "several" : limitText(r.limit), number(r.waiting), value(duration(r.waitP99)), value(number(r.backlog)),
+        since(r.behindSince, now), r.behindSince ? value(duration(r.drainedIn)) : "",
+        r.subscriptions.slice(0, 5).map(s => el("div", {}, short(s.subscription, 60) + " ", s.condition === "caught up" ? condition("caught up", "not counted") : s.share === null ? "" : Math.round(100 * s.share) + " %"))
+          .concat(r.subscriptions.length > 5 ? el("div", {}, "and " + (r.subscriptions.length - 5) + " more") : []),
+        number(r.replicas),
+      ]]), "Topics")]);
+    }
+  },
+};

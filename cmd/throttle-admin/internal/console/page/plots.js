@@ -1,0 +1,147 @@
+// Plots of the last hour, with the changes of policies as marks.
+import { el } from "./dom.js";
+import { clock, number, short, visible } from "./format.js";
+
+// The palette of Okabe and Ito, which the colour-blind can tell apart; limitColor is used for limits
+// only.
+const palette = ["#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#B8A800", "#999999"];
+export const limitColor = "#D55E00";
+
+// A Plots has plots of the same times. Each is { title, lines(data), stacked }, where lines returns
+// [[name, values, color]], of data with times and the lists of values that points have.
+export class Plots {
+  constructor(plots) {
+    this.plots = plots;
+    this.data = { times: [] };
+    this.marks = [];
+    this.charts = [];
+    this.element = el("div", { class: "plots" });
+    this.observer = new ResizeObserver(() => this.resize());
+    this.observer.observe(this.element);
+    this.scheme = matchMedia("(prefers-color-scheme: dark)");
+    this.recolor = () => { this.key = ""; this.draw(); };
+    this.scheme.addEventListener("change", this.recolor);
+  }
+
+  close() {
+    this.scheme.removeEventListener("change", this.recolor);
+    this.observer.disconnect();
+    for (const { chart } of this.charts) chart.destroy();
+  }
+
+  // add takes over points: { times, and by name values, or lists of { name, values } }.
+  add(points) {
+    const d = this.data, times = points.times || [];
+    const last = d.times.length ? d.times[d.times.length - 1] : 0;
+    const from = times.findIndex(t => t > last);
+    if (from < 0) return;
+    const before = d.times.length;
+    d.times.push(...times.slice(from));
+    const grow = (values, more) => {
+      while (values.length < before) values.push(null);
+      if (more) values.push(...more.slice(from));
+      while (values.length < d.times.length) values.push(null);
+      return values;
+    };
+    for (const [field, values] of Object.entries(points)) {
+      if (field === "times" || !values) continue;
+      const named = values.length > 0 && values[0] !== null && typeof values[0] === "object";
+      if (!named && values.length > 0) {
+        d[field] = grow(d[field] || [], values);
+        continue;
+      }
+      if (values.length === 0 && !(d[field] instanceof Map)) continue;
+      d[field] = d[field] || new Map();
+      for (const r of values) d[field].set(r.name, grow(d[field].get(r.name) || [], r.values));
+    }
+    const old = Math.max(0, d.times.findIndex(t => t > d.times[d.times.length - 1] - 3600));
+    const cut = values => { grow(values); values.splice(0, old); };
+    for (const [field, values] of Object.entries(d)) {
+      if (values instanceof Map) for (const v of values.values()) cut(v);
+      else if (field !== "times") cut(values);
+    }
+    d.times.splice(0, old);
+    this.draw();
+  }
+
+  mark(records) {
+    const marks = records.filter(r => r.time).map(r => ({ time: Date.parse(r.time) / 1000, text: visible((r.author || "unknown") + (r.reason ? ": " + r.reason : "")).slice(0, 80) }));
+    if (JSON.stringify(marks) === JSON.stringify(this.marks)) return;
+    this.marks = marks;
+    for (const { chart } of this.charts) chart.redraw();
+  }
+
+  draw() {
+    const drawn = this.plots.map(p => p.stacked ? stack(p.lines(this.data)) : p.lines(this.data));
+    const key = JSON.stringify(drawn.map(lines => lines.map(([name]) => name)));
+    if (this.key !== key) {
+      this.key = key;
+      for (const { chart } of this.charts) chart.destroy();
+      this.charts = this.plots.map((p, i) => this.chart(p, drawn[i]));
+      this.element.replaceChildren(...this.charts.map(c => c.figure));
+      this.resize();
+    }
+    this.charts.forEach(({ chart }, i) => chart.setData([this.data.times, ...drawn[i].map(([, values]) => values || this.data.times.map(() => null))]));
+  }
+
+  chart(plot, lines) {
+    const color = getComputedStyle(document.body).color;
+    const axis = { stroke: color, grid: { stroke: "#8884", width: 1 }, ticks: { stroke: "#8884", width: 1 } };
+    const holder = el("div"), figure = el("figure", {}, el("figcaption", {}, plot.title), holder);
+    figure.plotted = () => Object.fromEntries(chart.series.slice(1).map((s, i) => [s.label, chart.data[i + 1].at(-1) ?? null]));
+    const chart = new uPlot({
+      width: 400, height: 180,
+      cursor: { sync: { key: "throttle" } },
+      scales: { y: { range: (u, min, max) => [0, Math.max(max || 0, 1e-3) * 1.08] } },
+      axes: [{ ...axis, space: 70, values: (u, all) => all.map(t => clock(1000 * t)) }, { ...axis, size: 60, values: (u, all) => all.map(number) }],
+      series: [{ label: "time", value: (u, t) => t === null || t === undefined ? "" : clock(1000 * t) }, ...lines.map(([name, , given, filled], i) => {
+        const stroke = given || palette[i % palette.length];
+        return {
+          label: short(name, 40), stroke, width: filled ? 1 : 2, fill: filled ? stroke : undefined, spanGaps: false, points: { show: false },
+          value: (u, v, s, i) => i === null ? "" : v === null || v === undefined ? "unknown" : number(v),
+        };
+      })],
+      hooks: { draw: [u => this.drawMarks(u, color)] },
+    }, [[], ...lines.map(() => [])], holder);
+    return { chart, figure, holder };
+  }
+
+  drawMarks(u, color) {
+    const c = u.ctx;
+    c.save();
+    c.strokeStyle = c.fillStyle = color;
+    c.setLineDash([4, 4]);
+    c.font = 11 * devicePixelRatio + "px system-ui, sans-serif";
+    for (const m of this.marks) {
+      const x = u.valToPos(m.time, "x", true);
+      if (!(x >= u.bbox.left && x <= u.bbox.left + u.bbox.width)) continue;
+      c.beginPath();
+      c.moveTo(x, u.bbox.top);
+      c.lineTo(x, u.bbox.top + u.bbox.height);
+      c.stroke();
+      const right = x + 4 + c.measureText(m.text).width > u.bbox.left + u.bbox.width;
+      c.textAlign = right ? "right" : "left";
+      c.fillText(m.text, right ? x - 4 : x + 4, u.bbox.top + 12 * devicePixelRatio);
+    }
+    c.restore();
+  }
+
+  resize() {
+    for (const { chart, holder } of this.charts) {
+      const width = Math.max(200, holder.clientWidth);
+      if (width !== chart.width) chart.setSize({ width, height: 180 });
+    }
+  }
+}
+
+// stack puts each line that has no color of its own on top of those before. The topmost comes first,
+// since each covers those that are drawn before it.
+function stack(lines) {
+  let below = [];
+  const all = lines.filter(([, , color]) => !color).map(([name, values], i) => {
+    below = values.map((v, j) => (below[j] || 0) + (v || 0));
+    const top = below;
+    return [name, values.map((v, j) => v === null ? null : top[j]), palette[i % palette.length], true];
+  }).reverse();
+  return all.concat(lines.filter(([, , color]) => color));
+}

@@ -1,0 +1,47 @@
+// Throughput quotas: what the ratekeeper was told, and what it decided in the last hour.
+import { el, fill, json, table, value } from "./dom.js";
+import { Plots } from "./plots.js";
+import { number, perSecond, short } from "./format.js";
+
+const idText = id => typeof id === "string" ? id : (id.tag ? "tag:" + id.tag : "tenant:" + (id.tenantGroup || id.tenant || ""));
+const rate = x => x === null || x === undefined ? "not limited" : perSecond(x);
+
+export const quotas = {
+  page: "quotas",
+  key: () => "",
+  open() {
+    const body = el("div");
+    const plots = new Plots([
+      { title: "Rates in force, messages a second", lines: d => [...(d.inForce || [])] },
+      { title: "Costs, bytes a second", lines: d => [...(d.costs || [])] },
+      { title: "Backends near their targets: load, of what each bears", lines: d => [...(d.backends || [])] },
+    ]);
+    return {
+      close: () => plots.close(),
+      element: el("section", { "aria-label": "Quotas" }, json("/api/quotas"), el("h1", {}, "Quotas"), body,
+        json("/api/decisions"), el("h2", {}, "The last hour"), plots.element),
+      params: () => "",
+      panels: { quotas: show, decisions: p => plots.add(p) },
+    };
+
+    function show(s) {
+      if (!s.leads) {
+        const ids = s.ids || [];
+        fill(body, [el("p", {}, "No ratekeeper leads: the rates in force are those of the last one, or the quotas themselves."),
+          ids.length === 0 ? el("p", {}, "No quota is set.") : table([["Id"], ["Reserved", "number"], ["Total", "number"], ["In force", "number"], ["By"]],
+            ids.map(i => [idText(i.id), [short(idText(i.id)), number(i.reserved) + " B/s", number(i.total) + " B/s", rate(i.inForce), i.by]]), "Rates in force")]);
+        return;
+      }
+      const decisions = s.decisions || [], readers = s.readers || [];
+      fill(body, [
+        el("p", {}, "The ratekeeper " + short(s.keeper) + " leads, in term " + s.term + "; " + number(s.replicas) + " replicas report."),
+        decisions.length === 0 ? el("p", {}, "No quota is set.") : table(
+          [["Id"], ["Rate", "number"], ["Cost", "number"], ["Reserved", "number"], ["Total as a rate", "number"], ["Backends bear", "number"], ["Target", "number"], ["In force", "number"], ["Busy"]],
+          decisions.map(d => [idText(d.id), [short(idText(d.id)), perSecond(d.rate), number(d.cost) + " B/s", perSecond(d.reserved), perSecond(d.desired), d.limiting === null ? "no limit" : perSecond(d.limiting), perSecond(d.target), perSecond(d.smoothed) + (d.shadow ? " (shadow)" : ""), d.busy ? "yes" : ""]]), "Decisions"),
+        el("h2", {}, "Backends near their targets"),
+        readers.length === 0 ? el("p", {}, "none") : table([["Backend"], ["Zone"], ["Id"], ["Cost", "number"], ["Part of its load", "number"], ["It bears", "number"]],
+          readers.map(r => [r.backend + "\n" + idText(r.id), [short(r.backend), short(r.zone), short(idText(r.id)), number(r.cost) + " B/s", Math.round(100 * r.busyness) + " %", value(number(r.ratio)), " times its load"]]).map(([k, c]) => [k, [...c.slice(0, 5), [c[5], c[6]]]]), "Backends"),
+      ]);
+    }
+  },
+};

@@ -1,0 +1,90 @@
+// A topic: the plots of the last hour, its policy, and why it waits.
+import { el, fill, condition, value, json, table, meter, command, derived, tile } from "./dom.js";
+import { overviewURL } from "./console.js";
+import { Plots, limitColor } from "./plots.js";
+import { changeTexts } from "./history.js";
+import { clock, duration, limitText, number, perSecond, shell, short, since, timeText } from "./format.js";
+
+export const topic = {
+  page: "topic",
+  key: q => q.get("topic"),
+  open(q) {
+    const name = q.get("topic") || "";
+    const encoded = encodeURIComponent(name);
+    const state = el("div"), subscriptions = el("div"), why = el("div"), policy = el("div"), replicas = el("div"), changes = el("div"), commands = el("div");
+    const plots = new Plots([
+      { title: "Dispatched against the limit, a second", stacked: true, lines: d => [...(d.rates || new Map()), ["limit", d.limit, limitColor]] },
+      { title: "Backlog, messages", lines: d => [["backlog", d.backlog]] },
+      { title: "Wait of 99 %, seconds", lines: d => [["wait", d.waitP99]] },
+      { title: "Requests to the permit store, a second", lines: d => [["requests", d.requests]] },
+    ]);
+    showCommands({});
+    return {
+      close: () => plots.close(),
+      element: el("section", { "aria-label": "Topic" },
+        json("/api/topic?topic=" + encoded), el("p", {}, el("a", { href: overviewURL() }, "All topics")), el("h1", {}, short(name, 500)), state,
+        json("/api/points?topic=" + encoded), el("h2", {}, "The last hour"), plots.element,
+        el("h2", {}, "Why"), why, el("h2", {}, "Subscriptions"), subscriptions, el("h2", {}, "Replicas"), replicas,
+        json("/api/explain?topic=" + encoded), el("h2", {}, "Policy"), policy,
+        json("/api/history?limit=50&topic=" + encoded), el("h2", {}, "Changes"), changes,
+        el("h2", {}, "Commands"), commands),
+      params: () => "limit=50&topic=" + encoded,
+      panels: { topic: showTopic, points: p => plots.add(p), explain: showExplanation, history: showChanges },
+    };
+
+    function showTopic(a) {
+      const r = a.row, now = Date.parse(a.time);
+      if (!a.known) {
+        fill(state, [el("p", {}, a.status.unread ? "unknown" : "No replica has published this topic in the last hour: it is idle, or its consumers have ended.")]);
+        fill(subscriptions, []);
+        return;
+      }
+      fill(state, [el("ul", { class: "tiles" },
+        tile(condition(r.condition, r.condition === "stale" ? "stale since " + clock(r.since) : ""), "condition"),
+        derived(r.condition === "caught up" ? "not counted" : value(perSecond(r.rate, r.limit)), "rate", "Differences of the counters of permits, of all replicas, smoothed over 3 s. What a caught-up subscription reads is not counted."),
+        derived(r.several ? "several" : limitText(r.limit), r.limit ? r.limit.limit : "limit", "The lowest limit that all subscriptions have, of messages if there is one, and not in shadow mode if there is one."),
+        derived(value(number(r.backlog)), "backlog", "Of a Kafka subscription, the sum of what consumers report for their partitions; else the largest, since each reports the whole subscription."),
+        tile(since(r.behindSince, now) || "not behind", "behind for"),
+        derived(r.behindSince ? value(duration(r.drainedIn)) : "-", "drained in", "The backlog, divided by how fast it has shrunk in the last minute, of the subscription that is last. Unknown if it does not shrink, or before ten seconds."),
+        derived(value(duration(r.waitP99)), "wait, 99 %", "The bound of the bucket with the wait that 99 % do not exceed: of calls that had to wait, in the last minute."),
+        tile(number(r.replicas), "replicas"))]);
+      fill(subscriptions, [table([["Subscription"], ["Condition"], ["Rate", "number"], ["Limit", "number"], ["Share"], ["Waiting", "number"], ["Wait p99", "number"], ["Backlog", "number"], ["Drained in", "number"], ["Waits for"]],
+        r.subscriptions.map(s => [s.subscription + "\n" + (s.owner || ""), [
+          short(s.subscription) + (s.owner ? " (" + short(s.owner) + ")" : ""), condition(s.condition),
+          s.condition === "caught up" ? "not counted" : value(perSecond(s.rate, s.limit)), limitText(s.limit), meter(s.share, "share of " + short(s.subscription, 60)),
+          number(s.waiting), value(duration(s.waitP99)), value(number(s.backlog)), s.behindSince ? value(duration(s.drainedIn)) : "",
+          short(s.reason || ""),
+        ]]), "Subscriptions")]);
+    }
+
+    function showExplanation(x) {
+      const fields = x.fields || [];
+      fill(why, [el("ul", { class: "why" }, (x.why || []).map(text => el("li", {}, short(text, 500))))]);
+      fill(policy, [table([["Field"], ["Value"], ["Mode"], ["From"]],
+        fields.map(f => [f.field, [f.field, short(f.value), f.mode || "", f.from ? short(f.from) + (f.expires ? " until " + timeText(f.expires) : "") : "default"]]), "Policy")]);
+      fill(replicas, [table([["Replica"], ["Subscription"], ["State"]],
+        (x.replicas || []).map(r => [r.replica + "\n" + r.subscription + "\n" + (r.owner || ""), [short(r.replica), short(r.subscription), short(r.state || "")]]), "Replicas")]);
+      showCommands(Object.fromEntries(fields.map(f => [f.field, f])));
+    }
+
+    function showCommands(fields) {
+      const s = shell(name), rate = fields.messageRate && /^[0-9.]+/.exec(fields.messageRate.value);
+      const now = rate ? rate[0] : "", example = now || "500";
+      fill(commands, [
+        command("throttle-admin set-msg-rate " + s + " " + example + " --dry-run", "Preview"),
+        command("throttle-admin set-msg-rate " + s + " " + example + " -m 'why'", "Change"),
+        now ? command("throttle-admin set " + s + " messageRate=" + now + " -m 'keep the present limit, whatever applies above'", "Pin") : "",
+        command("throttle-admin set " + s + " messageRate=" + example + " --for 1h -m 'why'", "For an hour"),
+        fields.paused && fields.paused.value === "true" ? command("throttle-admin resume " + s, "Resume") : command("throttle-admin pause " + s + " --for 10m", "Pause"),
+        command("throttle-admin explain " + s, "Explain"),
+      ]);
+    }
+
+    function showChanges(h) {
+      const records = h.records || [];
+      plots.mark(records);
+      fill(changes, [records.length === 0 ? el("p", {}, "none is recorded") : table([["Time"], ["Author"], ["Change"], ["Reason"]],
+        records.map(c => [String(c.revision), [timeText(c.time), short(c.author || "unknown"), changeTexts(c), short(c.reason || "")]]), "Changes")]);
+    }
+  },
+};

@@ -1,0 +1,197 @@
+package console
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"runtime/metrics"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/cli"
+	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/cluster"
+	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/doctor"
+	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/explain"
+	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/history"
+	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/quotas"
+)
+
+// allPanels are all that pages are made of. What commands print, they print here in the same form.
+func (s *server) allPanels() map[string]panel {
+	return map[string]panel{
+		"overview": {every: time.Second, params: []string{"filter", "sort", "reverse", "page", "size"}, show: s.overview},
+		"topic":    {every: time.Second, params: []string{"topic"}, show: s.topic},
+		"points":   {every: time.Second, params: []string{"topic", "since"}, show: s.points},
+		"explain": {every: 3 * time.Second, readsAll: true, params: []string{"topic"}, show: s.command(explain.Commands,
+			func(q url.Values) ([]string, error) { return []string{"explain", "--", q.Get("topic")}, nil })},
+		"history": {every: 3 * time.Second, params: []string{"scope", "topic", "before", "limit"}, show: s.command(history.Commands, historyArgs)},
+		"diff": {every: 3 * time.Second, params: []string{"revision"}, show: s.command(history.Commands, func(q url.Values) ([]string, error) {
+			_, err := numberOf(q, "revision", 0, maxRevision)
+			return []string{"history", "diff", "--", q.Get("revision")}, err
+		})},
+		"quotas": {every: 3 * time.Second, show: s.command(quotas.Commands, func(url.Values) ([]string, error) {
+			return []string{"quota", "status"}, nil
+		})},
+		"decisions": {every: quotasEvery, params: []string{"since"}, show: s.decisions},
+		"health": {every: 30 * time.Second, readsAll: true, show: s.command(doctor.Commands, func(url.Values) ([]string, error) {
+			return []string{"doctor"}, nil
+		})},
+		"console": {every: time.Second, show: s.cost},
+	}
+}
+
+const (
+	maxRows     = 200 // of an overview
+	maxRecords  = 200 // of a history
+	maxRevision = 1<<63 - 1
+)
+
+// An overviewAnswer is the panel with the topics.
+type overviewAnswer struct {
+	Cluster string         `json:"cluster"`
+	Status  cluster.Status `json:"status"`
+	cluster.Overview
+}
+
+func (s *server) overview(_ context.Context, q url.Values) (any, int64, error) {
+	query := cluster.Query{Filter: q.Get("filter"), Sort: q.Get("sort"), Reverse: q.Get("reverse") == "true"}
+	var errs []error
+	if query.Sort != "" && !slices.Contains(cluster.Sorts, query.Sort) {
+		errs = append(errs, fmt.Errorf("sort %.40q: unknown order: want %s", query.Sort, strings.Join(cluster.Sorts, ", ")))
+	}
+	if len(query.Filter) > cluster.MaxFilter {
+		errs = append(errs, fmt.Errorf("filter: has %d bytes: want at most %d", len(query.Filter), cluster.MaxFilter))
+	}
+	page, err := numberOf(q, "page", 0, 1<<20)
+	errs = append(errs, err)
+	size, err := numberOf(q, "size", 50, maxRows)
+	errs = append(errs, err)
+	if err := errors.Join(errs...); err != nil {
+		return nil, 0, badQuery{err}
+	}
+	query.Page, query.Size = int(page), int(size)
+	o, status := s.reader.Overview(query)
+	return overviewAnswer{s.app.Cluster, status, o}, 0, nil
+}
+
+// numberOf returns a number of a query, 0 to most.
+func numberOf(q url.Values, name string, otherwise, most int64) (int64, error) {
+	text := q.Get(name)
+	if text == "" {
+		return otherwise, nil
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || n < 0 || n > most {
+		return 0, badQuery{fmt.Errorf("%s %.40q: out of range: want 0..%d", name, text, most)}
+	}
+	return n, nil
+}
+
+// A topicAnswer is the panel of a topic.
+type topicAnswer struct {
+	Cluster string         `json:"cluster"`
+	Status  cluster.Status `json:"status"`
+	Time    time.Time      `json:"time"`
+	Known   bool           `json:"known"` // some replica has published it in the last hour
+	Row     cluster.Row    `json:"row"`
+}
+
+func (s *server) topic(_ context.Context, q url.Values) (any, int64, error) {
+	row, status, ok := s.reader.Topic(q.Get("topic"))
+	return topicAnswer{s.app.Cluster, status, time.Now(), ok, row}, 0, nil
+}
+
+// points is the panel with the plots of a topic: what came after since, in Unix seconds.
+func (s *server) points(_ context.Context, q url.Values) (any, int64, error) {
+	since, err := numberOf(q, "since", 0, maxRevision)
+	if err != nil {
+		return nil, 0, err
+	}
+	p := s.reader.Points(q.Get("topic"), since)
+	if n := len(p.Times); n > 0 {
+		since = p.Times[n-1]
+	}
+	return p, since, nil
+}
+
+// decisions is the panel with the plots of quotas, likewise.
+func (s *server) decisions(_ context.Context, q url.Values) (any, int64, error) {
+	since, err := numberOf(q, "since", 0, maxRevision)
+	if err != nil {
+		return nil, 0, err
+	}
+	p := s.quotas.since(since)
+	if n := len(p.Times); n > 0 {
+		since = p.Times[n-1]
+	}
+	return p, since, nil
+}
+
+// historyArgs are those of the changes of a scope, of all that apply to a topic, or of all.
+func historyArgs(q url.Values) ([]string, error) {
+	before, err := numberOf(q, "before", 0, maxRevision)
+	limit, err2 := numberOf(q, "limit", 30, maxRecords)
+	if err := errors.Join(err, err2); err != nil {
+		return nil, badQuery{err}
+	}
+	args := []string{"history", fmt.Sprintf("--before=%d", before), fmt.Sprintf("--limit=%d", limit)}
+	switch scope, topic := q.Get("scope"), q.Get("topic"); {
+	case scope != "" && topic != "":
+		return nil, badQuery{errors.New("scope and topic: want one of them")}
+	case scope != "":
+		args = append(args, "--", scope)
+	case topic != "":
+		args = append(args, "--inherited", "--", topic)
+	}
+	return args, nil
+}
+
+// command returns a panel that a command prints.
+func (s *server) command(
+	family cli.Family, argsOf func(url.Values) ([]string, error),
+) func(context.Context, url.Values) (any, int64, error) {
+	return func(ctx context.Context, q url.Values) (any, int64, error) {
+		args, err := argsOf(q)
+		if err != nil {
+			return nil, 0, err
+		}
+		select {
+		case s.commands <- struct{}{}:
+			defer func() { <-s.commands }()
+		case <-ctx.Done():
+			return nil, 0, fmt.Errorf("%s: others take too long: %w", args[0], ctx.Err())
+		}
+		printed, err := s.app.Execute(ctx, family, "json", args...)
+		if json.Valid([]byte(printed)) && printed != "" {
+			return json.RawMessage(printed), 0, nil // with what is wrong, if something is
+		}
+		return nil, 0, err
+	}
+}
+
+// A costAnswer is what the console itself costs.
+type costAnswer struct {
+	Cluster  string  `json:"cluster"`
+	Uptime   float64 `json:"uptime"` // seconds
+	CPU      float64 `json:"cpu"`    // of one core, since the start
+	Memory   uint64  `json:"memory"` // bytes
+	Plots    int     `json:"plots"`  // of it, about
+	Browsers int64   `json:"browsers"`
+	Records  int     `json:"records"` // read in the last second
+}
+
+func (s *server) cost(context.Context, url.Values) (any, int64, error) {
+	samples := []metrics.Sample{{Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"}}
+	metrics.Read(samples)
+	cost := s.reader.Cost()
+	a := costAnswer{
+		Cluster: s.app.Cluster, Uptime: time.Since(s.started).Seconds(), Memory: samples[0].Value.Uint64() - samples[1].Value.Uint64(),
+		Plots: cost.Points, Browsers: s.streams.Load(), Records: cost.Records,
+	}
+	a.CPU = (cpuSeconds() - s.cpuBefore) / a.Uptime
+	return a, 0, nil
+}
