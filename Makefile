@@ -87,6 +87,10 @@ accuracy: services ## how exact is it in real time? measures on an idle machine,
 test-console: services ## drive the console in a browser, over a real etcd and Redis; make test does, too
 	$(GO) test -count=1 -timeout 5m -v -run '^Test(Browser|Accessible)$$' ./cmd/throttle-admin/internal/console
 
+.PHONY: pictures
+pictures: services ## draw the pictures of the console and of top in docs/pictures; needs tmux, and three minutes
+	THROTTLE_PICTURES=$(CURDIR)/docs/pictures THROTTLE_PICTURES_OTHERS=$(CURDIR)/.cache/pictures $(GO) test -count=1 -timeout 10m -run '^TestPictures$$' ./cmd/throttle-admin/internal/console
+
 .PHONY: test-long
 test-long: services ## random schedules, fuzzing and repetitions; a rerun of the same files goes on
 	@mkdir -p .cache/long; tree=$$(export GIT_INDEX_FILE=.cache/long/index; git add -A && git write-tree) || exit 1; \

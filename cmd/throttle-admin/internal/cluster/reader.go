@@ -79,7 +79,7 @@ func (r *Reader) read(ctx context.Context) {
 	now := time.Now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.records, r.replicas = len(records), len(names)
+	r.records = len(records)
 	for _, s := range records {
 		r.state.Add(s, now)
 	}
@@ -90,7 +90,7 @@ func (r *Reader) read(ctx context.Context) {
 		r.status.Error = err.Error()
 		return
 	}
-	r.status = Status{Unreadable: unreadable}
+	r.status, r.replicas = Status{Unreadable: unreadable}, len(names)
 	r.state.Present(names, now)
 	r.state.Tick(now, r.onView(now))
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -165,6 +166,9 @@ func TestReaderWithoutStore(t *testing.T) {
 		assert.Equal(t, before, r.Points(topic, 0).Times)
 		w.fail(nil)
 		time.Sleep(2 * time.Second)
+		limits := r.Points(topic, before[len(before)-1]).Limit
+		assert.True(t, math.IsNaN(float64(limits[0])), "what was between is unknown")
+		assert.EqualValues(t, 100, limits[len(limits)-1])
 		_, status = r.Overview(cluster.Query{Size: 9})
 		assert.Zero(t, status)
 		assert.NoError(t, w.Publish(t.Context(), "c", "odd", []byte(`{"waitTimes`), time.Minute))

@@ -71,6 +71,9 @@ func (st *State) Add(s Record, now time.Time) {
 	for _, sub := range s.Subscriptions {
 		id := partID{sub.Topic, sub.Subscription, sub.Owner}
 		p := r.parts[id]
+		if parts[id] != nil {
+			continue // of another tag: they differ in what a record does not say
+		}
 		if p == nil {
 			p = st.newPart(id, r, sub)
 		} else {

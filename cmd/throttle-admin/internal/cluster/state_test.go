@@ -170,6 +170,17 @@ func TestSharedLimit(t *testing.T) {
 	assert.EqualValues(t, 5, r.Subscriptions[0].Rate, "in messages, as its own limit")
 }
 
+// TestTwins: of two entries with the same name, the first counts, and none stays.
+func TestTwins(t *testing.T) {
+	st := cluster.NewState()
+	for n := range int64(3) {
+		publish(st, "a", at(float64(n)), used(orders, "billing", 10*n), used(orders, "billing", 5000-n))
+	}
+	assert.InDelta(t, 10, float64(rows(st, at(2))[0].Rate), 1e-9)
+	publish(st, "a", at(3))
+	assert.Equal(t, cluster.Idle, rows(st, at(3))[0].Condition)
+}
+
 // TestConditions: each in one word.
 func TestConditions(t *testing.T) {
 	sub := func(change func(*dispatch.SubscriptionStats)) dispatch.SubscriptionStats {

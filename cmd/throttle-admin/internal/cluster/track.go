@@ -12,6 +12,8 @@ type track struct {
 	figures [figures][]float32
 	rates   map[string][]float32 // by subscription and owner; as long as times
 
+	last int64 // Unix seconds, of the last row
+
 	// Since the last point:
 	begin int64 // Unix seconds
 	sums  [figures]mean
@@ -54,8 +56,20 @@ func newTrack(step int64, now time.Time) *track {
 	return &track{step: step, begin: now.Unix(), rates: map[string][]float32{}, sum: map[string]*mean{}}
 }
 
+// gap is the time, in seconds, after which what was between two rows is unknown.
+const gap = 15
+
 // add counts a row for the present step, which it ends if it is over.
 func (t *track) add(r *Row, now time.Time) {
+	if t.last != 0 && now.Unix()-t.last > gap {
+		clear(t.sums[:])
+		for _, m := range t.sum {
+			*m = mean{}
+		}
+		t.end(t.last + 1)
+		t.begin = now.Unix()
+	}
+	t.last = now.Unix()
 	var requests sum
 	for i := range r.Subscriptions {
 		s := &r.Subscriptions[i]

@@ -22,6 +22,8 @@ import (
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/clitest"
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/history"
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/policies"
+	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/quotas"
+	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/tests/services"
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
@@ -30,7 +32,10 @@ import (
 // console of it, and a browser that looks.
 type world struct {
 	t        *testing.T
+	ctx      context.Context // of what runs
+	end      func()
 	flags    []string
+	store    string
 	url      string
 	redis    *services.RedisProcess
 	browser  context.Context
@@ -42,31 +47,25 @@ type world struct {
 func newWorld(t *testing.T) *world {
 	node := services.Etcd(t)
 	w := &world{t: t, redis: services.RedisServer(t)}
-	store, permits := "etcd://"+node.Endpoint+"/p?create=true", w.redis.URL
-	w.flags = []string{"--policies", store, "--permits", permits, "--cluster", "eu"}
+	w.store = "etcd://" + node.Endpoint + "/p?create=true"
+	w.flags = []string{"--policies", w.store, "--permits", w.redis.URL, "--cluster", "eu"}
 	w.admin("set-msg-rate", orders, "100", "--as", "ann", "-m", "the first limit")
-	ctx, cancel := context.WithCancel(t.Context())
+	w.ctx, w.end = context.WithCancel(t.Context())
 	var running sync.WaitGroup
-	for range 2 {
-		lim, err := throttle.Open(ctx, store, permits, throttle.WithCluster("eu"))
-		require.NoError(t, err)
-		for _, name := range []string{"billing", "alerts"} {
-			sub, err := lim.Subscription(orders, name)
-			require.NoError(t, err)
-			running.Go(func() {
-				for err := error(nil); err == nil; {
-					sub.ReportBacklog(50_000)
-					_, err = sub.Acquire(ctx, 1)
-				}
+	for _, name := range []string{"billing", "alerts"} {
+		for range 2 {
+			w.run(orders, name, func(s *dispatch.Subscription) error {
+				s.ReportBacklog(50_000)
+				_, err := s.Acquire(w.ctx, 1)
+				return err
 			})
 		}
-		t.Cleanup(func() { assert.NoError(t, lim.Close()) })
 	}
 	var out printed
 	args := append(w.flags, "console", "--listen", "127.0.0.1:0")
-	running.Go(func() { cli.Run(ctx, args, strings.NewReader(""), &out, &out, Commands) })
+	running.Go(func() { cli.Run(w.ctx, args, strings.NewReader(""), &out, &out, Commands) })
 	t.Cleanup(func() {
-		cancel()
+		w.end()
 		running.Wait()
 	})
 	throttletest.Until(t, "the console says where it is", func() bool {
@@ -75,6 +74,25 @@ func newWorld(t *testing.T) *world {
 	})
 	w.open()
 	return w
+}
+
+// run runs a replica with a subscription, which reads until reading fails.
+func (w *world) run(topic, name string, read func(*dispatch.Subscription) error) {
+	lim, err := throttle.Open(w.ctx, w.store, w.redis.URL, throttle.WithCluster("eu"))
+	require.NoError(w.t, err)
+	sub, err := lim.Subscription(topic, name)
+	require.NoError(w.t, err)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for w.ctx.Err() == nil && read(sub) == nil {
+		}
+	}()
+	w.t.Cleanup(func() {
+		w.end()
+		<-done
+		assert.NoError(w.t, lim.Close())
+	})
 }
 
 // printed is what a command prints.
@@ -98,7 +116,7 @@ func (l *printed) String() string {
 // admin runs a command, which must succeed.
 func (w *world) admin(args ...string) string {
 	w.t.Helper()
-	families := []cli.Family{policies.Commands, history.Commands}
+	families := []cli.Family{policies.Commands, history.Commands, quotas.Commands}
 	status, out, errs := clitest.Run(w.t.Context(), families, append(slices.Clip(w.flags), args...)...)
 	require.Zero(w.t, status, errs)
 	return out
@@ -184,7 +202,9 @@ func TestBrowser(t *testing.T) {
 	w := newWorld(t)
 	w.show("/")
 	w.until(orders)
-	w.until("throttled")
+	throttletest.Until(t, "it is throttled", func() bool {
+		return eval[string](w, "document.querySelector('td .condition')?.innerText ?? ''") == "throttled"
+	})
 	rate := func() string { return eval[string](w, "document.querySelectorAll('tbody td')[2]?.innerText ?? ''") }
 	throttletest.Until(t, "the rate is that of the limit", func() bool {
 		r := rate()
@@ -197,9 +217,10 @@ func TestBrowser(t *testing.T) {
 	w.admin("set-msg-rate", orders, "200", "--as", "bob", "-m", "a load test")
 	throttletest.Until(t, "the plot has the new limit", func() bool { return w.plotted("limit") == 200 })
 	throttletest.Until(t, "the plot has the new rate", func() bool {
-		return w.plotted("billing") > 180 // stacked: both subscriptions together
+		return w.plotted("billing") > 90 && w.plotted("alerts") > 90 && w.plotted("billing") < 110
 	})
 	w.until("a load test")
+	assert.Contains(t, w.text(), "messageRate=200/s -m 'keep", "the command that pins the limit has its unit")
 
 	// The history has the command that undoes it; undone, the old limit is back.
 	w.show("/history")
@@ -233,6 +254,7 @@ func TestBrowser(t *testing.T) {
 	w.until("1\ntopics") // the totals stay
 	w.press("\x1b")
 	assert.Equal(t, "?filter=nothing+has+this+name", eval[string](w, "location.search"), "Esc leaves the filter first")
+	assert.Equal(t, "nothing has this name", eval[string](w, "document.querySelector('input[type=search]').value"))
 	w.press("\x1b")
 	w.until(orders)
 

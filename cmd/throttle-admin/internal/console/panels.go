@@ -18,6 +18,7 @@ import (
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/explain"
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/history"
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/quotas"
+	"github.com/dispatchthrottle/throttle/policy"
 )
 
 // allPanels are all that pages are made of. What commands print, they print here in the same form.
@@ -96,13 +97,16 @@ type topicAnswer struct {
 	Cluster string         `json:"cluster"`
 	Status  cluster.Status `json:"status"`
 	Time    time.Time      `json:"time"`
-	Known   bool           `json:"known"` // some replica has published it in the last hour
+	IsTopic bool           `json:"isTopic"` // else the name may be that of a scope with many
+	Known   bool           `json:"known"`   // some replica has published it in the last hour
 	Row     cluster.Row    `json:"row"`
 }
 
 func (s *server) topic(_ context.Context, q url.Values) (any, int64, error) {
-	row, status, ok := s.reader.Topic(q.Get("topic"))
-	return topicAnswer{s.app.Cluster, status, time.Now(), ok, row}, 0, nil
+	name := q.Get("topic")
+	t, err := policy.ParseTopic(name)
+	row, status, ok := s.reader.Topic(name)
+	return topicAnswer{s.app.Cluster, status, time.Now(), err == nil && t.String() == name, ok, row}, 0, nil
 }
 
 // points is the panel with the plots of a topic: what came after since, in Unix seconds.

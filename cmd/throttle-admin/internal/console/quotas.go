@@ -61,14 +61,22 @@ func (p *quotaPoints) add(s ratekeeper.Status, now time.Time) {
 			backends[r.Backend] = 1 / r.Ratio
 		}
 	}
-	p.times = append(p.times, now.Unix())
-	p.inForce, p.costs, p.backends = p.inForce.add(inForce, len(p.times)), p.costs.add(costs, len(p.times)), p.backends.add(backends, len(p.times))
+	if n := len(p.times); n > 0 && now.Unix()-p.times[n-1] > 2*int64(quotasEvery/time.Second) {
+		p.point(p.times[n-1]+1, nil, nil, nil) // nobody has decided, or it could not be read
+	}
+	p.point(now.Unix(), inForce, costs, backends)
 	if old := len(p.times) - quotaHour; old > 0 {
 		p.times = slices.Delete(p.times, 0, old)
 		for _, l := range []lines{p.inForce, p.costs, p.backends} {
 			l.drop(old)
 		}
 	}
+}
+
+func (p *quotaPoints) point(at int64, inForce, costs, backends map[string]float64) {
+	p.times = append(p.times, at)
+	n := len(p.times)
+	p.inForce, p.costs, p.backends = p.inForce.add(inForce, n), p.costs.add(costs, n), p.backends.add(backends, n)
 }
 
 // add adds a value to each line, which has n of them then.

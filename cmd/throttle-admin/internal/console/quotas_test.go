@@ -41,8 +41,13 @@ func TestQuotaPoints(t *testing.T) {
 	assert.Len(t, last.Times, 2)
 	assert.Len(t, last.Costs[0].Values, 2)
 	assert.Empty(t, p.since(at(2*quotaHour).Unix()).Times)
+	p.add(ratekeeper.Status{Decisions: []quota.Decision{{ID: "tag:a", Smoothed: 3}}}, at(2*quotaHour+9))
+	values := p.since(0).InForce[0].Values
+	text, err = json.Marshal(values[quotaHour-3:])
+	require.NoError(t, err)
+	assert.Equal(t, "[719,null,3]", string(text), "what was between is unknown")
 	for n := range quotaHour {
-		p.add(ratekeeper.Status{}, at(2*quotaHour+n))
+		p.add(ratekeeper.Status{}, at(2*quotaHour+10+n))
 	}
 	assert.Empty(t, p.since(0).InForce, "ids that are no more are forgotten")
 }

@@ -215,6 +215,10 @@ func TestPanels(t *testing.T) {
 	assert.Equal(t, 200, s.get("/api/topic?topic="+url.QueryEscape(orders), &topic))
 	assert.True(t, topic.Known)
 	assert.Equal(t, orders, topic.Row.Topic)
+	for name, want := range map[string]bool{orders: true, "cluster": false, "public/default": false, "--help": false} {
+		assert.Equal(t, 200, s.get("/api/topic?topic="+url.QueryEscape(name), &topic))
+		assert.Equal(t, want, topic.IsTopic, name)
+	}
 	var points cluster.Points
 	throttletest.Until(t, "it has points", func() bool {
 		assert.Equal(t, 200, s.get("/api/points?topic="+url.QueryEscape(orders), &points))

@@ -52,9 +52,14 @@ function show() {
   }
   const key = open.key(query());
   if (!view || view.open !== open || view.key !== key) {
+    const shown = Boolean(view);
     if (view && view.close) view.close();
+    problems.clear(); // they were of the other view
+    text(live, "");
+    report();
     view = { ...open.open(query()), open, key };
     main.replaceChildren(view.element);
+    if (shown) main.focus();
   }
   start(150); // while somebody types a filter, not each time
 }
@@ -118,14 +123,14 @@ function report() {
 
 document.addEventListener("click", event => {
   const a = event.target.closest("a[href]");
-  if (!a || a.target || a.origin !== location.origin || !(a.pathname in views) || event.button || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
+  if (!a || a.target || a.origin !== location.origin || !(a.pathname in views) || a.hash || event.button || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
   event.preventDefault();
   go(a.pathname + a.search);
-  main.focus();
 });
 document.addEventListener("keydown", event => {
   const typing = event.target.closest("input, select, textarea");
   if (event.key === "Escape" && typing) {
+    event.preventDefault(); // it would empty the field
     typing.blur();
   } else if (event.key === "Escape") {
     if (location.pathname !== "/") go(back);

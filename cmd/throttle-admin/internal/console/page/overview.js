@@ -25,7 +25,8 @@ export const overview = {
     const reverse = el("input", { type: "checkbox", onchange: () => set({ reverse: reverse.checked ? "true" : "", page: "" }) });
     const matching = el("span", { role: "status" });
     const body = el("div");
-    const turn = by => set({ page: Math.max(0, Number(new URLSearchParams(location.search).get("page") || 0) + by) || "" });
+    let page = 0;
+    const turn = by => set({ page: Math.max(0, page + by) || "" });
     const earlier = el("button", { type: "button", onclick: () => turn(-1) }, "Previous");
     const later = el("button", { type: "button", onclick: () => turn(1) }, "Next");
     const link = json("/api/overview");
@@ -50,15 +51,16 @@ export const overview = {
         short(found[0].subject, 80), ": ", short(found[0].seen, 200), " ", el("a", { href: "/health" }, "See Health"))]);
     }
 
-    function show(o) {
+    function show(o, q) {
       const t = o.totals, unread = o.status.unread, count = x => unread ? value("unknown") : number(x);
       fill(tiles, [
         tile(count(t.topics), "topics"),
         ...conditions.filter(c => t.conditions[c]).map(c => tile(number(t.conditions[c]), condition(c))),
-        tile(count(t.waiting), "waiting calls"), tile(value(number(t.backlog)), "messages of backlog"), tile(count(t.replicas), "replicas"),
+        tile(count(t.waiting), "waiting calls"), tile(value(number(t.backlog)), "messages of backlog, where it is known"), tile(count(t.replicas), "replicas"),
         t.more ? tile(number(t.more), "more subscriptions, not published") : "",
       ]);
-      const size = 50, pages = Math.max(1, Math.ceil(o.matching / size));
+      page = o.page;
+      const size = Number(q.get("size")) || 50, pages = Math.max(1, Math.ceil(o.matching / size));
       earlier.disabled = o.page === 0;
       later.disabled = o.page + 1 >= pages;
       text(matching, unread ? "" : o.matching === 0 ? (t.topics === 0 ? "no replica publishes a topic" : "no topic matches") :
@@ -70,7 +72,7 @@ export const overview = {
         r.condition === "caught up" ? "not counted" : value(perSecond(r.rate, r.limit)),
         r.several ? "several" : limitText(r.limit), number(r.waiting), value(duration(r.waitP99)), value(number(r.backlog)),
         since(r.behindSince, now), r.behindSince ? value(duration(r.drainedIn)) : "",
-        r.subscriptions.slice(0, 5).map(s => el("div", {}, short(s.subscription, 60) + " ", s.condition === "caught up" ? condition("caught up", "not counted") : s.share === null ? "" : Math.round(100 * s.share) + " %"))
+        r.subscriptions.slice(0, 5).map(s => el("div", {}, short(s.subscription, 60) + " ", s.condition === "caught up" ? condition("caught up", "not counted") : s.share === null ? value("unknown") : Math.round(100 * s.share) + " %"))
           .concat(r.subscriptions.length > 5 ? el("div", {}, "and " + (r.subscriptions.length - 5) + " more") : []),
         number(r.replicas),
       ]]), "Topics")]);

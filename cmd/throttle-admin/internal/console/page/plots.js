@@ -57,7 +57,12 @@ export class Plots {
     const old = Math.max(0, d.times.findIndex(t => t > d.times[d.times.length - 1] - 3600));
     const cut = values => { grow(values); values.splice(0, old); };
     for (const [field, values] of Object.entries(d)) {
-      if (values instanceof Map) for (const v of values.values()) cut(v);
+      if (values instanceof Map) {
+        for (const [name, v] of values) {
+          cut(v);
+          if (v.every(x => x === null)) values.delete(name);
+        }
+      }
       else if (field !== "times") cut(values);
     }
     d.times.splice(0, old);
@@ -81,14 +86,18 @@ export class Plots {
       this.element.replaceChildren(...this.charts.map(c => c.figure));
       this.resize();
     }
-    this.charts.forEach(({ chart }, i) => chart.setData([this.data.times, ...drawn[i].map(([, values]) => values || this.data.times.map(() => null))]));
+    this.charts.forEach(({ chart }, i) => {
+      const values = drawn[i].map(([, values]) => values || this.data.times.map(() => null));
+      chart.own = drawn[i].map(([, , , , own], j) => own || values[j]);
+      chart.setData([this.data.times, ...values]);
+    });
   }
 
   chart(plot, lines) {
     const color = getComputedStyle(document.body).color;
     const axis = { stroke: color, grid: { stroke: "#8884", width: 1 }, ticks: { stroke: "#8884", width: 1 } };
     const holder = el("div"), figure = el("figure", {}, el("figcaption", {}, plot.title), holder);
-    figure.plotted = () => Object.fromEntries(chart.series.slice(1).map((s, i) => [s.label, chart.data[i + 1].at(-1) ?? null]));
+    figure.plotted = () => Object.fromEntries(chart.series.slice(1).map((s, i) => [s.label, chart.own[i].at(-1) ?? null]));
     const chart = new uPlot({
       width: 400, height: 180,
       cursor: { sync: { key: "throttle" } },
@@ -98,11 +107,15 @@ export class Plots {
         const stroke = given || palette[i % palette.length];
         return {
           label: short(name, 40), stroke, width: filled ? 1 : 2, fill: filled ? stroke : undefined, spanGaps: false, points: { show: false },
-          value: (u, v, s, i) => i === null ? "" : v === null || v === undefined ? "unknown" : number(v),
+          value: (u, v, s, i) => {
+            const x = i === null ? "" : u.own[s - 1][i]; // not on top of others
+            return x === "" ? "" : x === null || x === undefined ? "unknown" : number(x);
+          },
         };
       })],
       hooks: { draw: [u => this.drawMarks(u, color)] },
     }, [[], ...lines.map(() => [])], holder);
+    chart.own = lines.map(() => []);
     return { chart, figure, holder };
   }
 
@@ -141,7 +154,7 @@ function stack(lines) {
   const all = lines.filter(([, , color]) => !color).map(([name, values], i) => {
     below = values.map((v, j) => (below[j] || 0) + (v || 0));
     const top = below;
-    return [name, values.map((v, j) => v === null ? null : top[j]), palette[i % palette.length], true];
+    return [name, values.map((v, j) => v === null ? null : top[j]), palette[i % palette.length], true, values];
   }).reverse();
   return all.concat(lines.filter(([, , color]) => color));
 }

@@ -18,7 +18,7 @@ export const topic = {
       { title: "Wait of 99 %, seconds", lines: d => [["wait", d.waitP99]] },
       { title: "Requests to the permit store, a second", lines: d => [["requests", d.requests]] },
     ]);
-    showCommands({});
+    let fields = {}, isTopic = false;
     return {
       close: () => plots.close(),
       element: el("section", { "aria-label": "Topic" },
@@ -34,6 +34,8 @@ export const topic = {
 
     function showTopic(a) {
       const r = a.row, now = Date.parse(a.time);
+      isTopic = a.isTopic;
+      showCommands();
       if (!a.known) {
         fill(state, [el("p", {}, a.status.unread ? "unknown" : "No replica has published this topic in the last hour: it is idle, or its consumers have ended.")]);
         fill(subscriptions, []);
@@ -58,18 +60,23 @@ export const topic = {
     }
 
     function showExplanation(x) {
-      const fields = x.fields || [];
+      fields = Object.fromEntries((x.fields || []).map(f => [f.field, f]));
       fill(why, [el("ul", { class: "why" }, (x.why || []).map(text => el("li", {}, short(text, 500))))]);
       fill(policy, [table([["Field"], ["Value"], ["Mode"], ["From"]],
-        fields.map(f => [f.field, [f.field, short(f.value), f.mode || "", f.from ? short(f.from) + (f.expires ? " until " + timeText(f.expires) : "") : "default"]]), "Policy")]);
+        Object.values(fields).map(f => [f.field, [f.field, short(f.value), f.mode || "", f.from ? short(f.from) + (f.expires ? " until " + timeText(f.expires) : "") : "default"]]), "Policy")]);
       fill(replicas, [table([["Replica"], ["Subscription"], ["State"]],
         (x.replicas || []).map(r => [r.replica + "\n" + r.subscription + "\n" + (r.owner || ""), [short(r.replica), short(r.subscription), short(r.state || "")]]), "Replicas")]);
-      showCommands(Object.fromEntries(fields.map(f => [f.field, f])));
+      showCommands();
     }
 
-    function showCommands(fields) {
-      const s = shell(name), rate = fields.messageRate && /^[0-9.]+/.exec(fields.messageRate.value);
-      const now = rate ? rate[0] : "", example = now || "500";
+    function showCommands() {
+      if (!isTopic) {
+        fill(commands, [el("p", {}, "This is not the name of a topic: a command with it may concern many.")]);
+        return;
+      }
+      // A rate with its period, such as 1000/s or 10000/1m, as the commands read it.
+      const s = shell(name), rate = fields.messageRate && /^[0-9.]+\/[0-9a-zµ.]+$/.exec(fields.messageRate.value);
+      const now = rate ? rate[0] : "", example = now || "500/s";
       fill(commands, [
         command("throttle-admin set-msg-rate " + s + " " + example + " --dry-run", "Preview"),
         command("throttle-admin set-msg-rate " + s + " " + example + " -m 'why'", "Change"),
