@@ -170,8 +170,8 @@ func TestSharedLimit(t *testing.T) {
 	assert.EqualValues(t, 5, r.Subscriptions[0].Rate, "in messages, as its own limit")
 }
 
-// TestTwins: of two entries with the same name, the first counts, and none stays.
-func TestTwins(t *testing.T) {
+// TestSameName: of two entries with the same name, the first counts, and none stays.
+func TestSameName(t *testing.T) {
 	st := cluster.NewState()
 	for n := range int64(3) {
 		publish(st, "a", at(float64(n)), used(orders, "billing", 10*n), used(orders, "billing", 5000-n))

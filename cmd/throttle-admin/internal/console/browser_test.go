@@ -220,7 +220,7 @@ func TestBrowser(t *testing.T) {
 		return w.plotted("billing") > 90 && w.plotted("alerts") > 90 && w.plotted("billing") < 110
 	})
 	w.until("a load test")
-	assert.Contains(t, w.text(), "messageRate=200/s -m 'keep", "the command that pins the limit has its unit")
+	w.until("messageRate=200/s -m 'keep") // the command that pins the limit has its unit
 
 	// The history has the command that undoes it; undone, the old limit is back.
 	w.show("/history")
