@@ -3,6 +3,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/output"
+	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/internal/printable"
 	"github.com/dispatchthrottle/throttle/policy"
 )
@@ -23,6 +25,10 @@ type App struct {
 	PoliciesURL, PermitsURL, Cluster, Output string
 
 	PoliciesOptions, PermitsOptions urlOptions
+
+	// Records, if it is set, returns the status records of the cluster's replicas in place of those
+	// that the permit store has now: a program that shows many topics reads them once for all.
+	Records func(context.Context) ([]dispatch.Stats, error)
 
 	warned []string // texts; see warnOnce
 }

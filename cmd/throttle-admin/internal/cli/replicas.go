@@ -35,6 +35,14 @@ func Published(
 	return all, err
 }
 
+// Published returns what Records does or, if that is not set, what the permit store has.
+func (a *App) Published(ctx context.Context, permits dispatch.PermitStore) ([]dispatch.Stats, error) {
+	if a.Records != nil {
+		return a.Records(ctx)
+	}
+	return Published(ctx, permits, a.Cluster)
+}
+
 // Replicas returns the status records of the cluster's running replicas, sorted by name, as the
 // permit store has them; none if --permits names none that processes share.
 func (a *App) Replicas(ctx context.Context) ([]dispatch.Stats, error) {

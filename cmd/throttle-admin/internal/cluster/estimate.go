@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"math"
 	"time"
 
 	"github.com/dispatchthrottle/throttle/dispatch"
@@ -42,6 +43,9 @@ func (e *estimate) addWaits(h dispatch.Histogram, now time.Time) {
 // turn forgets the waits of windows that are over.
 func (e *estimate) turn(now time.Time) {
 	n := now.UnixNano() / int64(waitWindow)
+	if n < e.window { // the clock was set back
+		*e = estimate{window: n}
+	}
 	for e.window = max(e.window, n-waitWindows); e.window < n; e.changed = true {
 		e.window++
 		e.waits[e.window%waitWindows] = dispatch.Histogram{}
@@ -77,15 +81,31 @@ func (e *estimate) addBacklog(backlog Number, now time.Time) {
 }
 
 // drainedIn returns in how many seconds the backlog will be gone if it goes on shrinking as in the
-// last minute; unknown if it does not shrink, or if too little has been seen.
+// last minute: by the line of least squares. It is unknown if too little has been seen, or if the
+// slope of that line is less than twice its standard error.
 func (e *estimate) drainedIn() Number {
-	if len(e.backlogs) == 0 {
+	n := float64(len(e.backlogs))
+	if n < 3 {
 		return Unknown
 	}
-	first, last := e.backlogs[0], e.backlogs[len(e.backlogs)-1]
-	passed, shrunk := last.at.Sub(first.at), first.backlog-last.backlog
-	if passed < minTrend || shrunk <= 0 {
+	first, last := e.backlogs[0].at, e.backlogs[len(e.backlogs)-1].at
+	if last.Sub(first) < minTrend {
 		return Unknown
 	}
-	return Number(passed.Seconds() * last.backlog / shrunk)
+	var meanTime, mean float64
+	for _, s := range e.backlogs {
+		meanTime += s.at.Sub(first).Seconds() / n
+		mean += s.backlog / n
+	}
+	var times, backlogs, both float64 // sums of squares and products of deviations
+	for _, s := range e.backlogs {
+		t, b := s.at.Sub(first).Seconds()-meanTime, s.backlog-mean
+		times, backlogs, both = times+t*t, backlogs+b*b, both+t*b
+	}
+	slope := both / times
+	deviation := math.Sqrt(max(0, backlogs-slope*both) / (n - 2) / times)
+	if -slope <= 2*deviation {
+		return Unknown
+	}
+	return Number(max(0, mean+slope*(last.Sub(first).Seconds()-meanTime)) / -slope)
 }

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"cmp"
+	"math/bits"
 	"slices"
 	"strings"
 	"time"
@@ -28,21 +29,40 @@ func (q Query) words() []string {
 	return words[:min(len(words), maxWords)]
 }
 
-// sorts are the orders of rows, each in its usual direction.
-var sorts = map[string]func(a, b *Row) int{
-	"throttled": func(a, b *Row) int {
-		return cmp.Or(cmp.Compare(a.Condition.rank(), b.Condition.rank()), cmp.Compare(b.Waiting, a.Waiting),
-			falling(a.WaitP99, b.WaitP99), falling(a.Backlog, b.Backlog))
+// sorts are the orders of rows, each in its usual direction, if the sign is 1, or reversed. What is
+// unknown comes last in both.
+var sorts = map[string]func(a, b *Row, sign int) int{
+	"throttled": func(a, b *Row, sign int) int {
+		// Calls by powers of two: rows would not stand still.
+		return cmp.Or(sign*cmp.Compare(a.Condition.rank(), b.Condition.rank()), falling(a.WaitP99, b.WaitP99, sign),
+			sign*cmp.Compare(bits.Len(uint(b.Waiting)), bits.Len(uint(a.Waiting))),
+			falling(a.Backlog, b.Backlog, sign))
 	},
-	"topic":    func(a, b *Row) int { return strings.Compare(a.Topic, b.Topic) },
-	"limit":    func(a, b *Row) int { return cmp.Compare(b.Limit.Rate, a.Limit.Rate) },
-	"rate":     func(a, b *Row) int { return falling(a.Rate, b.Rate) },
-	"waiting":  func(a, b *Row) int { return cmp.Compare(b.Waiting, a.Waiting) },
-	"wait":     func(a, b *Row) int { return falling(a.WaitP99, b.WaitP99) },
-	"backlog":  func(a, b *Row) int { return falling(a.Backlog, b.Backlog) },
-	"behind":   func(a, b *Row) int { return earlier(a.BehindSince, b.BehindSince) },
-	"drained":  func(a, b *Row) int { return falling(a.DrainedIn, b.DrainedIn) },
-	"replicas": func(a, b *Row) int { return cmp.Compare(b.Replicas, a.Replicas) },
+	"topic": func(a, b *Row, sign int) int { return sign * strings.Compare(a.Topic, b.Topic) },
+	"limit": func(a, b *Row, sign int) int {
+		return cmp.Or(byUnit(a, b), sign*cmp.Compare(b.Limit.Rate, a.Limit.Rate))
+	},
+	"rate":     func(a, b *Row, sign int) int { return cmp.Or(byUnit(a, b), falling(a.Rate, b.Rate, sign)) },
+	"waiting":  func(a, b *Row, sign int) int { return sign * cmp.Compare(b.Waiting, a.Waiting) },
+	"wait":     func(a, b *Row, sign int) int { return falling(a.WaitP99, b.WaitP99, sign) },
+	"backlog":  func(a, b *Row, sign int) int { return falling(a.Backlog, b.Backlog, sign) },
+	"behind":   func(a, b *Row, sign int) int { return earlier(a.BehindSince, b.BehindSince, sign) },
+	"drained":  func(a, b *Row, sign int) int { return falling(a.DrainedIn, b.DrainedIn, sign) },
+	"replicas": func(a, b *Row, sign int) int { return sign * cmp.Compare(b.Replicas, a.Replicas) },
+}
+
+// byUnit compares units: messages come before bytes, and these before what has no limit.
+func byUnit(a, b *Row) int {
+	unit := func(r *Row) int {
+		switch {
+		case r.Limit.Reason == "":
+			return 2
+		case r.Limit.Reason.Bytes():
+			return 1
+		}
+		return 0
+	}
+	return cmp.Compare(unit(a), unit(b))
 }
 
 // Sorts are the values of Query.Sort.
@@ -50,11 +70,12 @@ var Sorts = []string{
 	"throttled", "topic", "limit", "rate", "waiting", "wait", "backlog", "behind", "drained", "replicas",
 }
 
-// falling compares numbers, the largest first, and those that are unknown last.
-func falling(a, b Number) int {
+// falling compares numbers, the largest first, or the smallest if the sign is -1; those that are
+// unknown come last.
+func falling(a, b Number, sign int) int {
 	switch {
 	case a.Known() && b.Known():
-		return cmp.Compare(b, a)
+		return sign * cmp.Compare(b, a)
 	case a.Known():
 		return -1
 	case b.Known():
@@ -63,8 +84,8 @@ func falling(a, b Number) int {
 	return 0
 }
 
-// earlier compares times, the earliest first, and none last.
-func earlier(a, b time.Time) int {
+// earlier compares times, the earliest first, or the latest if the sign is -1; none come last.
+func earlier(a, b time.Time, sign int) int {
 	switch {
 	case a.IsZero() && b.IsZero():
 		return 0
@@ -73,7 +94,7 @@ func earlier(a, b time.Time) int {
 	case b.IsZero():
 		return -1
 	}
-	return a.Compare(b)
+	return sign * a.Compare(b)
 }
 
 // An Overview is a page of the topics of a cluster.
@@ -119,12 +140,12 @@ func (st *State) Overview(q Query, now time.Time) Overview {
 	}
 	o.Matching, o.Totals.Backlog = len(rows), backlog.number()
 	order := sorts[cmp.Or(q.Sort, "throttled")]
+	sign := 1
+	if q.Reverse {
+		sign = -1
+	}
 	slices.SortFunc(rows, func(a, b *Row) int {
-		n := order(a, b)
-		if q.Reverse {
-			n = -n
-		}
-		return cmp.Or(n, strings.Compare(a.Topic, b.Topic))
+		return cmp.Or(order(a, b, sign), strings.Compare(a.Topic, b.Topic))
 	})
 	size := max(1, q.Size)
 	o.Page = max(0, min(q.Page, (len(rows)-1)/size))

@@ -9,28 +9,35 @@ import (
 
 // A part is what one replica has of a subscription.
 type part struct {
-	topic   *topic
-	group   *group
-	replica *replica
-	last    subscription
-	rates   []limitRate // of last.Limits
-	shown   int         // the limit that a view shows, of last.Limits; -1 without one
-	waited  bool        // calls had to wait since the record before
+	topic    *topic
+	group    *group
+	replica  *replica
+	last     subscription
+	at       int64       // when that was, by the replica's clock, Unix milliseconds
+	rates    []limitRate // of last.Limits
+	shown    int         // the limit that a view shows, of last.Limits; -1 without one
+	requests float64     // to the permit store for all limits, a second, smoothed; NaN = unknown
+	waited   bool        // calls had to wait since the record before
+
+	// absent is since when records do not have the subscription; 0 = they do. It is idle then, or
+	// left out, if the record has no room for it.
+	absent  int64
+	leftOut bool
 }
 
 type partID struct{ topic, subscription, owner string }
 
-// A limitRate says how many permits of a limit are used, and how often the permit store is asked
-// for some, a second. NaN = unknown.
-type limitRate struct{ smoothed, measured, requests float64 }
+// A limitRate says how many permits of a limit are used a second, smoothed and between the last two
+// records. NaN = unknown.
+type limitRate struct{ smoothed, measured float64 }
 
-var unknownRate = limitRate{math.NaN(), math.NaN(), math.NaN()}
+var unknownRate = limitRate{math.NaN(), math.NaN()}
 
-// newPart returns the part that a first record has.
-func newPart(t *topic, g *group, r *replica, s subscription) *part {
+// newPart returns the part that a record of a time has first.
+func newPart(t *topic, g *group, r *replica, s subscription, at int64) *part {
 	return &part{
-		topic: t, group: g, replica: r,
-		last: s, shown: shownOf(s.Limits), rates: slices.Repeat([]limitRate{unknownRate}, len(s.Limits)),
+		topic: t, group: g, replica: r, last: s, at: at, shown: shownOf(s.Limits), requests: math.NaN(),
+		rates: slices.Repeat([]limitRate{unknownRate}, len(s.Limits)),
 	}
 }
 
@@ -48,26 +55,51 @@ func (p *part) rateOf(key string) limitRate {
 	return unknownRate
 }
 
-// update takes over the next record, which is passed seconds later by the replica's clock, and
-// returns the waits that have ended between the two.
-func (p *part) update(s subscription, passed float64) dispatch.Histogram {
+// update takes over the next record that has the subscription, and returns the waits that have
+// ended since.
+func (p *part) update(s subscription, at int64) dispatch.Histogram {
+	passed := float64(at-p.at) / 1000
 	waits := s.WaitTimes.histogram().Since(p.last.WaitTimes.histogram())
-	rates := make([]limitRate, len(s.Limits))
-	for i, l := range s.Limits {
+	rates, asked := make([]limitRate, len(s.Limits)), 0.0
+	for i := range s.Limits {
+		l := &s.Limits[i]
 		rates[i] = unknownRate
 		j := indexOf(p.last.Limits, l.Key)
 		if j < 0 || passed <= 0 {
+			asked = math.NaN()
 			continue
 		}
 		used := l.used() - p.last.Limits[j].used()
-		asked := l.Allocations - p.last.Limits[j].Allocations
-		if used >= 0 && asked >= 0 { // else the counts started again
-			measured, requests := float64(used)/passed, float64(asked)/passed
-			rates[i] = limitRate{smooth(p.rates[j].smoothed, measured, passed), measured, smooth(p.rates[j].requests, requests, passed)}
+		asked += float64(l.Allocations-p.last.Limits[j].Allocations) / passed
+		if used >= 0 { // else the counts started again
+			measured := float64(used) / passed
+			rates[i] = limitRate{smooth(p.rates[j].smoothed, measured, passed), measured}
 		}
 	}
-	p.last, p.rates, p.shown, p.waited = s, rates, shownOf(s.Limits), waits.Count > 0
+	if asked < 0 {
+		asked = math.NaN()
+	}
+	p.requests = smooth(p.requests, asked, passed)
+	p.last, p.at, p.rates, p.shown, p.waited = s, at, rates, shownOf(s.Limits), waits.Count > 0
+	p.absent, p.leftOut = 0, false
 	return waits
+}
+
+// miss notes that a record does not have the subscription.
+func (p *part) miss(at int64, leftOut bool) {
+	if p.absent == 0 {
+		p.absent = at
+	}
+	p.leftOut, p.waited, p.requests = leftOut, false, 0
+	rate := limitRate{}
+	if leftOut {
+		rate, p.requests = unknownRate, math.NaN()
+	}
+	for i := range p.rates {
+		p.rates[i] = rate
+	}
+	l := &p.last
+	l.Waiting, l.Reason, l.Backlog, l.BehindSince, l.CaughtUp, l.Exempt, l.Paused = 0, "", -1, 0, false, false, false
 }
 
 func indexOf(limits []limit, key string) int {
@@ -79,7 +111,7 @@ const smoothed = 3
 
 // smooth averages a rate with what it was for passed seconds.
 func smooth(before, now, passed float64) float64 {
-	if math.IsNaN(before) {
+	if math.IsNaN(before) || math.IsNaN(now) {
 		return now
 	}
 	x := before + (now-before)*(1-math.Exp(-passed/smoothed))
@@ -108,7 +140,15 @@ func (l *limit) before(other *limit) bool {
 	case l.Reason.Bytes() != other.Reason.Bytes():
 		return other.Reason.Bytes()
 	}
-	return l.Rate < other.Rate
+	return l.now() < other.now()
+}
+
+// now is the present rate: on a ramp, it is below the limit.
+func (l *limit) now() float64 {
+	if l.Ramp > 0 {
+		return l.Ramp
+	}
+	return l.Rate
 }
 
 // used returns how many permits messages have used.

@@ -196,6 +196,13 @@ func (r *Reader) Points(name string, since int64) Points {
 	return r.state.Points(name, since, time.Now())
 }
 
+// Status returns how well the permit store can be read.
+func (r *Reader) Status() Status {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.status
+}
+
 // A Cost is what following a cluster takes.
 type Cost struct {
 	Points   int // bytes of all points, about

@@ -47,6 +47,7 @@ type limit struct {
 	Reason      dispatch.Reason `json:"limit"`
 	Shadow      bool            `json:"shadow"`
 	Rate        float64         `json:"rate"`
+	Ramp        float64         `json:"ramp"`
 	Granted     int64           `json:"granted"`
 	Returned    int64           `json:"returned"`
 	Owed        int64           `json:"owed"`

@@ -17,16 +17,18 @@ type Condition string
 // The conditions. That of a topic is the first that one of its subscriptions has, but stale is one
 // only if all are.
 const (
-	Throttled Condition = "throttled" // calls wait for a limit
-	Paused    Condition = "paused"
-	Flowing   Condition = "flowing"   // below its limits
-	CaughtUp  Condition = "caught up" // nothing is charged, and so nothing counted
-	Idle      Condition = "idle"
-	Stale     Condition = "stale" // its replicas publish no more
+	Unavailable Condition = "unavailable" // calls wait for the permit store
+	Throttled   Condition = "throttled"   // calls wait for a limit
+	Paused      Condition = "paused"
+	Flowing     Condition = "flowing"       // below its limits
+	Unpublished Condition = "not published" // replicas have more subscriptions than they publish
+	CaughtUp    Condition = "caught up"     // nothing is charged, and so nothing counted
+	Idle        Condition = "idle"
+	Stale       Condition = "stale" // its replicas publish no more
 )
 
 // Conditions are all of them, by how much they ask for attention.
-var Conditions = []Condition{Throttled, Paused, Stale, Flowing, CaughtUp, Idle}
+var Conditions = []Condition{Unavailable, Throttled, Paused, Stale, Flowing, Unpublished, CaughtUp, Idle}
 
 // rank is the place of a condition in Conditions.
 func (c Condition) rank() int { return slices.Index(Conditions, c) }
@@ -72,7 +74,7 @@ type SubscriptionRow struct {
 // A Limit is the limit that a rate is shown against.
 type Limit struct {
 	Reason dispatch.Reason `json:"limit"`
-	Rate   float64         `json:"rate"`             // permits a second
+	Rate   float64         `json:"rate"`             // permits a second now, as on a ramp
 	Shadow bool            `json:"shadow,omitempty"` // messages do not wait for it
 }
 
@@ -135,16 +137,12 @@ func (t *topic) look(name string, now time.Time) {
 		Subscriptions: t.row.Subscriptions[:0],
 	}
 	var shared sharedLimits
-	var backlog sum
 	partitions := strings.HasPrefix(name, string(policy.Kafka)+"://") // consumers report their own
 	for _, g := range t.groups {
 		s := g.look(partitions)
 		if s.Condition != Stale {
 			g.estimate.addBacklog(s.Backlog, now)
 			shared.narrow(g.parts)
-			if !row.has(s.Subscription) && (s.Backlog.Known() || s.Condition != CaughtUp) {
-				backlog.add(float64(s.Backlog)) // owners share a subscription's
-			}
 			for _, p := range g.parts {
 				if p.live() && p.replica.counted != t {
 					p.replica.counted = t
@@ -163,9 +161,53 @@ func (t *topic) look(name string, now time.Time) {
 	if len(t.groups) == 0 {
 		row.Condition = Idle
 	}
-	row.Backlog = backlog.number()
+	row.Backlog = t.backlog(row.Subscriptions, partitions)
 	t.row = row
 	t.count(&shared)
+}
+
+// backlog returns the sum over subscriptions, of which several owners share that of one.
+func (t *topic) backlog(rows []SubscriptionRow, partitions bool) Number {
+	var total sum
+	for i := 0; i < len(rows); {
+		end := i + 1
+		for end < len(rows) && rows[end].Subscription == rows[i].Subscription {
+			end++
+		}
+		of, known := ownersBacklog(rows[i:end], t.groups[i:end], partitions)
+		if known {
+			total.add(float64(of))
+		}
+		i = end
+	}
+	return total.number()
+}
+
+// ownersBacklog returns the backlog of a subscription with several owners. Consumers of Kafka
+// report their partitions for each owner that they have; others report the whole. It has none to
+// speak of if nothing is published, or if what is unknown is caught up.
+func ownersBacklog(rows []SubscriptionRow, groups []*group, partitions bool) (n Number, ok bool) {
+	if partitions && len(rows) > 1 {
+		largest := map[*replica]float64{}
+		for _, g := range groups {
+			for _, p := range g.parts {
+				if b := float64(p.last.Backlog); p.live() && b >= largest[p.replica] {
+					largest[p.replica] = b
+				}
+			}
+		}
+		for _, b := range largest {
+			n += Number(b)
+		}
+		return n, len(largest) > 0
+	}
+	n = Unknown
+	for i := range rows {
+		if r := &rows[i]; r.Condition != Stale && (r.Backlog.Known() || r.Condition != CaughtUp) {
+			n, ok = n.Most(r.Backlog), true
+		}
+	}
+	return n, ok
 }
 
 // sharedLimits are those that all subscriptions with limits have.
@@ -230,7 +272,7 @@ func (t *topic) count(shared *sharedLimits) {
 }
 
 // view is what a row has of a limit.
-func (l *limit) view() Limit { return Limit{l.Reason, l.Rate, l.Shadow} }
+func (l *limit) view() Limit { return Limit{l.Reason, l.now(), l.Shadow} }
 
 // label names the subscription and owner.
 func (s *SubscriptionRow) label() string {
@@ -240,10 +282,12 @@ func (s *SubscriptionRow) label() string {
 	return s.Subscription + " " + s.Owner
 }
 
-// has reports whether the last subscription has this name.
-func (r *Row) has(subscription string) bool {
-	n := len(r.Subscriptions)
-	return n > 0 && r.Subscriptions[n-1].Subscription == subscription
+// used is the part of the limit that is used.
+func (r *Row) used() Number {
+	if r.Limit.Rate == 0 {
+		return Unknown
+	}
+	return r.Rate / Number(r.Limit.Rate)
 }
 
 // add adds a subscription.
@@ -282,7 +326,7 @@ func (g *group) look(sumBacklog bool) SubscriptionRow {
 	}
 	var shown *limit
 	var rate, requests, backlog sum
-	caughtUp, still, behindSince := true, true, int64(0)
+	caughtUp, still, leftOut, behindSince := true, true, true, int64(0)
 	for _, p := range g.parts {
 		if !p.live() {
 			if s.Since.Before(p.replica.gone) {
@@ -293,7 +337,7 @@ func (g *group) look(sumBacklog bool) SubscriptionRow {
 		l := &p.last
 		s.Replicas++
 		s.Waiting += l.Waiting
-		caughtUp = caughtUp && l.CaughtUp
+		caughtUp, leftOut = caughtUp && l.CaughtUp, leftOut && p.leftOut
 		if l.Waiting > 0 || s.Reason == "" {
 			s.Reason = l.Reason
 		}
@@ -303,7 +347,7 @@ func (g *group) look(sumBacklog bool) SubscriptionRow {
 		if p.counted() {
 			r := &p.rates[p.shown]
 			rate.add(r.smoothed)
-			requests.add(r.requests)
+			requests.add(p.requests)
 			still = still && r.smoothed == 0
 		}
 		if l.Backlog < 0 {
@@ -316,6 +360,9 @@ func (g *group) look(sumBacklog bool) SubscriptionRow {
 			behindSince = l.BehindSince
 		}
 		switch {
+		case l.Waiting > 0 && l.Reason == dispatch.ReasonPermits:
+			s.Condition = Unavailable
+		case s.Condition == Unavailable:
 		case l.Paused:
 			s.Condition = Paused
 		case s.Condition == "" && (l.Waiting > 0 || p.waited):
@@ -340,6 +387,8 @@ func (g *group) look(sumBacklog bool) SubscriptionRow {
 	case s.Condition != "":
 	case caughtUp:
 		s.Condition = CaughtUp
+	case leftOut:
+		s.Condition = Unpublished
 	case rate.n > 0 && still:
 		s.Condition = Idle
 	default:

@@ -38,6 +38,9 @@ type replica struct {
 // keepStale is how long a replica is shown that has published nothing more.
 const keepStale = 10 * time.Minute
 
+// keepAbsent is how long a subscription is shown that a replica does not publish any more.
+const keepAbsent = time.Minute
+
 // A topic is one with limits.
 type topic struct {
 	groups []*group // by subscription and owner
@@ -66,7 +69,6 @@ func (st *State) Add(s Record, now time.Time) {
 	if s.Time == r.last.Time && !r.came.IsZero() {
 		return // it has been read before
 	}
-	passed := float64(s.Time-r.last.Time) / 1000
 	parts := make(map[partID]*part, len(s.Subscriptions))
 	for _, sub := range s.Subscriptions {
 		id := partID{sub.Topic, sub.Subscription, sub.Owner}
@@ -75,15 +77,20 @@ func (st *State) Add(s Record, now time.Time) {
 			continue // of another tag: they differ in what a record does not say
 		}
 		if p == nil {
-			p = st.newPart(id, r, sub)
+			p = st.newPart(id, r, sub, s.Time)
 		} else {
-			p.group.estimate.addWaits(p.update(sub, passed), now)
+			p.group.estimate.addWaits(p.update(sub, s.Time), now)
 		}
 		parts[id] = p
 	}
 	for id, p := range r.parts {
-		if parts[id] == nil { // it is idle, or has ended
+		if parts[id] != nil {
+			continue
+		}
+		if p.miss(s.Time, s.More > 0); s.Time-p.absent > keepAbsent.Milliseconds() {
 			st.forget(p, now)
+		} else {
+			parts[id] = p
 		}
 	}
 	s.Subscriptions = nil
@@ -137,9 +144,10 @@ const (
 // What is kept of the last hour.
 const (
 	keepEvery = 10 * time.Second
-	busiest   = 500 // topics with a point each ten seconds
+	busiest   = 500 // topics, by the used part of the limit, with a point each ten seconds
 	fineFor   = 10 * time.Minute
 	maxMemory = 64 << 20 // bytes of all points
+	maxTopics = 100_000  // of more, idle ones are forgotten at once
 )
 
 // keep begins and drops tracks: all topics have a coarse one, the busiest a finer one, and those on
@@ -148,7 +156,7 @@ const (
 func (st *State) keep(now time.Time) {
 	all := make([]*topic, 0, len(st.topics))
 	for name, t := range st.topics {
-		if !t.idle.IsZero() && now.Sub(t.idle) > hour*time.Second {
+		if !t.idle.IsZero() && (now.Sub(t.idle) > hour*time.Second || len(st.topics) > maxTopics) {
 			delete(st.topics, name)
 			continue
 		}
@@ -156,7 +164,7 @@ func (st *State) keep(now time.Time) {
 	}
 	viewed := func(t *topic) bool { return now.Sub(t.viewed) < fineFor }
 	slices.SortFunc(all, func(a, b *topic) int {
-		return cmp.Or(falling(a.row.Rate, b.row.Rate), cmp.Compare(a.row.Topic, b.row.Topic))
+		return cmp.Or(falling(a.row.used(), b.row.used(), 1), cmp.Compare(a.row.Topic, b.row.Topic))
 	})
 	for i, t := range all {
 		t.tracks.keep(fine, viewed(t), now)
@@ -179,7 +187,7 @@ func (st *State) keep(now time.Time) {
 }
 
 // newPart adds the part that a first record has to its group.
-func (st *State) newPart(id partID, r *replica, s subscription) *part {
+func (st *State) newPart(id partID, r *replica, s subscription, at int64) *part {
 	t := st.topics[id.topic]
 	if t == nil {
 		t = &topic{turn: len(st.topics) % turns}
@@ -192,7 +200,7 @@ func (st *State) newPart(id partID, r *replica, s subscription) *part {
 		t.groups = slices.Insert(t.groups, i, &group{subscription: id.subscription, owner: id.owner})
 	}
 	g := t.groups[i]
-	p := newPart(t, g, r, s)
+	p := newPart(t, g, r, s, at)
 	g.parts, t.idle = append(g.parts, p), time.Time{}
 	return p
 }

@@ -3,6 +3,8 @@ package cluster_test
 import (
 	"encoding/json"
 	"fmt"
+	"math"
+	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
@@ -170,6 +172,50 @@ func TestSharedLimit(t *testing.T) {
 	assert.EqualValues(t, 5, r.Subscriptions[0].Rate, "in messages, as its own limit")
 }
 
+// TestLeftOut: a subscription that a record has no room for is not idle, and one that is idle for a
+// moment keeps what is known of it.
+func TestLeftOut(t *testing.T) {
+	st := cluster.NewState()
+	waits := dispatch.Histogram{}
+	record := func(second float64, more int, subs ...dispatch.SubscriptionStats) cluster.Row {
+		add(st, dispatch.Stats{Replica: "a", Time: at(second).UnixMilli(), Subscriptions: subs, More: more}, at(second))
+		return rows(st, at(second))[0]
+	}
+	read := func(n int64) dispatch.SubscriptionStats {
+		waits.Buckets[5]++
+		waits.Count++
+		s := used(orders, "billing", n)
+		s.WaitTimes = waits
+		return s
+	}
+	record(0, 0, read(0))
+	assert.EqualValues(t, 10, record(1, 0, read(10)).Rate)
+	row := record(2, 0)
+	assert.Equal(t, cluster.Idle, row.Condition)
+	assert.Zero(t, row.Rate)
+	assert.EqualValues(t, 0.3, row.WaitP99, "of the last minute")
+	row = record(5, 0, read(22))
+	assert.Equal(t, cluster.Throttled, row.Condition)
+	assert.InDelta(t, 4*(1-math.Exp(-1)), float64(row.Rate), 0.4, "12 in the three seconds since it was published, smoothed")
+
+	row = record(6, 7)
+	assert.Equal(t, cluster.Unpublished, row.Condition)
+	assert.False(t, row.Rate.Known())
+	assert.Len(t, row.Subscriptions, 1)
+	row = record(70, 7)
+	assert.Equal(t, cluster.Idle, row.Condition, "after a minute")
+	assert.Empty(t, row.Subscriptions)
+}
+
+// TestRamp: the limit is the present one.
+func TestRamp(t *testing.T) {
+	st := cluster.NewState()
+	s := used(orders, "billing", 0)
+	s.Limits[0].Rate, s.Limits[0].Ramp = 1000, 120
+	publish(st, "a", at(0), s)
+	assert.EqualValues(t, 120, rows(st, at(0))[0].Limit.Rate)
+}
+
 // TestSameName: of two entries with the same name, the first counts, and none stays.
 func TestSameName(t *testing.T) {
 	st := cluster.NewState()
@@ -178,7 +224,9 @@ func TestSameName(t *testing.T) {
 	}
 	assert.InDelta(t, 10, float64(rows(st, at(2))[0].Rate), 1e-9)
 	publish(st, "a", at(3))
-	assert.Equal(t, cluster.Idle, rows(st, at(3))[0].Condition)
+	publish(st, "a", at(64))
+	assert.Equal(t, cluster.Idle, rows(st, at(64))[0].Condition)
+	assert.Empty(t, rows(st, at(64))[0].Subscriptions)
 }
 
 // TestConditions: each in one word.
@@ -198,6 +246,7 @@ func TestConditions(t *testing.T) {
 		{cluster.Flowing, 10, nothing},
 		{cluster.Throttled, 10, func(s *dispatch.SubscriptionStats) { s.Waiting = 1 }},
 		{cluster.Throttled, 0, func(s *dispatch.SubscriptionStats) { s.WaitTimes.Buckets[3], s.WaitTimes.Count = 1, 1 }},
+		{cluster.Unavailable, 10, func(s *dispatch.SubscriptionStats) { s.Waiting, s.Reason = 1, dispatch.ReasonPermits }},
 		{cluster.Paused, 0, func(s *dispatch.SubscriptionStats) { s.Waiting, s.Paused = 1, true }},
 		{cluster.CaughtUp, 0, func(s *dispatch.SubscriptionStats) { s.CaughtUp, s.Exempt = true, true }},
 	} {
@@ -246,9 +295,10 @@ func TestStale(t *testing.T) {
 	assert.Equal(t, cluster.Flowing, rows(st, at(1400))[0].Condition)
 	publish(st, "a", at(1401))
 	assert.Equal(t, cluster.Idle, rows(st, at(1401))[0].Condition, "an idle replica publishes no subscriptions")
+	publish(st, "a", at(1470))
 	assert.NotEmpty(t, st.Points(orders, 0, at(1500)).Times, "its points stay")
-	rows(st, at(5002))
-	assert.Empty(t, rows(st, at(5002)), "for an hour")
+	rows(st, at(5080))
+	assert.Empty(t, rows(st, at(5080)), "for an hour")
 }
 
 // TestBacklogs: consumers of Kafka report their partitions, others the whole subscription.
@@ -310,6 +360,21 @@ func TestDrainedIn(t *testing.T) {
 	assert.False(t, report(second+2, 5).Known(), "it begins again")
 	for n := range 20 {
 		assert.False(t, report(second+3+n, int64(10+n)).Known(), "it grows")
+	}
+
+	// A weak slope in much noise is none, and a clear one does not jump.
+	st = cluster.NewState()
+	random := rand.New(rand.NewPCG(1, 2))
+	second = 0
+	for ; second < 60; second++ {
+		weak := report(second, 1_000_000-int64(second)+int64(random.IntN(2000)))
+		assert.False(t, weak.Known() && weak < 100, "%v", weak)
+	}
+	st = cluster.NewState()
+	for second = range 60 {
+		if in := report(second, 100_000-int64(100*second)+int64(random.IntN(200))); second >= 30 {
+			assert.InDelta(t, 1000-second, float64(in), 150)
+		}
 	}
 
 	// A topic is drained when its last subscription is.
@@ -392,6 +457,17 @@ func TestOverview(t *testing.T) {
 	assert.Equal(t, []string{"t20", "t22", "t23"}, topics(cluster.Query{Size: 9, Sort: "topic", Filter: "T2 billing throttled"}))
 	assert.Len(t, topics(cluster.Query{Size: 50, Filter: strings.Repeat("t1 ", 10) + "x"}), 10, "ten words count")
 	assert.Len(t, topics(cluster.Query{Size: 50, Filter: "t1" + strings.Repeat(" ", cluster.MaxFilter) + "x"}), 10, "so many bytes count")
+	unknown := used("kafka://public/default/unknown", "Billing", 1)
+	unknown.Backlog = -1
+	publish(st, "b", at(0), unknown)
+	st.Tick(at(0), nil)
+	for _, reverse := range []bool{false, true} {
+		all := st.Overview(cluster.Query{Size: 50, Sort: "backlog", Reverse: reverse}, at(0)).Rows
+		assert.Equal(t, unknown.Topic, all[len(all)-1].Topic, "what is unknown comes last")
+	}
+	st = cluster.NewState()
+	add(st, dispatch.Stats{Replica: "a", Time: 1, Subscriptions: subs, More: 7}, at(0))
+	st.Tick(at(0), nil)
 	for _, sort := range cluster.Sorts {
 		assert.Len(t, topics(cluster.Query{Size: 50, Sort: sort}), 25, sort)
 	}

@@ -61,6 +61,9 @@ const gap = 15
 
 // add counts a row for the present step, which it ends if it is over.
 func (t *track) add(r *Row, now time.Time) {
+	if now.Unix() < t.last { // the clock was set back
+		*t = *newTrack(t.step, now)
+	}
 	if t.last != 0 && now.Unix()-t.last > gap {
 		clear(t.sums[:])
 		for _, m := range t.sum {
@@ -146,4 +149,7 @@ func anyKnown(values []float32) bool {
 }
 
 // bytes is about how much memory the points take.
-func (t *track) bytes() int { return cap(t.times)*8 + 4*cap(t.times)*(figures+len(t.rates)) }
+func (t *track) bytes() int {
+	const own, ofRate = 1000, 200
+	return own + cap(t.times)*8 + 4*cap(t.times)*(figures+len(t.rates)) + ofRate*len(t.rates)
+}

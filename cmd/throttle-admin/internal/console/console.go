@@ -82,7 +82,9 @@ func CheckAddress(address string) error {
 func Serve(ctx context.Context, a *cli.App, permits dispatch.PermitStore, listen string) (at net.Addr, stop func(), err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	reader, quotas := cluster.NewReader(permits, a.Cluster), &quotaPoints{}
-	h, wait := newServer(ctx, a, reader, quotas)
+	app := *a
+	app.Records = (&records{store: permits, cluster: a.Cluster}).read
+	h, wait := newServer(ctx, &app, reader, quotas)
 	end, at, err := serve.Listen(listen, nil, h)
 	if err != nil {
 		cancel()

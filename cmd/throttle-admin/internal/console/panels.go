@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/change"
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/cli"
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/cluster"
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/doctor"
@@ -24,21 +25,22 @@ import (
 // allPanels are all that pages are made of. What commands print, they print here in the same form.
 func (s *server) allPanels() map[string]panel {
 	return map[string]panel{
+		"status":   {every: time.Second, show: s.status},
 		"overview": {every: time.Second, params: []string{"filter", "sort", "reverse", "page", "size"}, show: s.overview},
 		"topic":    {every: time.Second, params: []string{"topic"}, show: s.topic},
 		"points":   {every: time.Second, params: []string{"topic", "since"}, show: s.points},
-		"explain": {every: 3 * time.Second, readsAll: true, params: []string{"topic"}, show: s.command(explain.Commands,
+		"explain": {every: 3 * time.Second, runs: true, params: []string{"topic"}, show: s.command(explain.Commands,
 			func(q url.Values) ([]string, error) { return []string{"explain", "--", q.Get("topic")}, nil })},
-		"history": {every: 3 * time.Second, params: []string{"scope", "topic", "before", "limit"}, show: s.command(history.Commands, historyArgs)},
-		"diff": {every: 3 * time.Second, params: []string{"revision"}, show: s.command(history.Commands, func(q url.Values) ([]string, error) {
+		"history": {every: 3 * time.Second, runs: true, params: []string{"scope", "topic", "before", "limit"}, show: s.history},
+		"diff": {every: 3 * time.Second, runs: true, params: []string{"revision"}, show: s.command(history.Commands, func(q url.Values) ([]string, error) {
 			_, err := numberOf(q, "revision", 0, maxRevision)
 			return []string{"history", "diff", "--", q.Get("revision")}, err
 		})},
-		"quotas": {every: 3 * time.Second, show: s.command(quotas.Commands, func(url.Values) ([]string, error) {
+		"quotas": {every: 3 * time.Second, runs: true, show: s.command(quotas.Commands, func(url.Values) ([]string, error) {
 			return []string{"quota", "status"}, nil
 		})},
 		"decisions": {every: quotasEvery, params: []string{"since"}, show: s.decisions},
-		"health": {every: 30 * time.Second, readsAll: true, show: s.command(doctor.Commands, func(url.Values) ([]string, error) {
+		"health": {every: 30 * time.Second, runs: true, show: s.command(doctor.Commands, func(url.Values) ([]string, error) {
 			return []string{"doctor"}, nil
 		})},
 		"console": {every: time.Second, show: s.cost},
@@ -46,8 +48,8 @@ func (s *server) allPanels() map[string]panel {
 }
 
 const (
-	maxRows     = 200 // of an overview
-	maxRecords  = 200 // of a history
+	maxRows     = 200  // of an overview
+	maxRecords  = 1000 // of a history
 	maxRevision = 1<<63 - 1
 )
 
@@ -102,6 +104,17 @@ type topicAnswer struct {
 	Row     cluster.Row    `json:"row"`
 }
 
+// A statusAnswer says how well the console can read.
+type statusAnswer struct {
+	Cluster string         `json:"cluster"`
+	Status  cluster.Status `json:"status"`
+	Time    time.Time      `json:"time"`
+}
+
+func (s *server) status(context.Context, url.Values) (any, int64, error) {
+	return statusAnswer{s.app.Cluster, s.reader.Status(), time.Now()}, 0, nil
+}
+
 func (s *server) topic(_ context.Context, q url.Values) (any, int64, error) {
 	name := q.Get("topic")
 	t, err := policy.ParseTopic(name)
@@ -135,7 +148,47 @@ func (s *server) decisions(_ context.Context, q url.Values) (any, int64, error) 
 	return p, since, nil
 }
 
-// historyArgs are those of the changes of a scope, of all that apply to a topic, or of all.
+// history is the panel with the changes of a scope, of all that apply to a topic, or of all. Those
+// of topics are taken from the newest changes of all, which are read once for all topics on view.
+func (s *server) history(ctx context.Context, q url.Values) (any, int64, error) {
+	text := q.Get("topic")
+	if text == "" {
+		return s.command(history.Commands, historyArgs)(ctx, q)
+	}
+	t, err := policy.ParseTopic(text)
+	if err != nil || q.Get("scope") != "" || q.Get("before") != "" {
+		return nil, 0, badQuery{errors.Join(err, errors.New("topic: comes with limit only"))}
+	}
+	limit, err := numberOf(q, "limit", 30, maxRecords)
+	if err != nil {
+		return nil, 0, err
+	}
+	all, err := s.answer(ctx, "history", url.Values{"limit": {strconv.Itoa(maxRecords)}})
+	if err != nil {
+		return nil, 0, err
+	}
+	var list struct {
+		Records []change.RecordView `json:"records"`
+	}
+	if err := json.Unmarshal(all.text, &list); err != nil {
+		return nil, 0, err
+	}
+	applies := func(c change.View) bool {
+		scope, err := policy.ParseScope(c.Scope)
+		return err == nil && scope.AppliesTo(s.app.Cluster, t)
+	}
+	records := []change.RecordView{}
+	for _, r := range list.Records {
+		r.Changes = slices.DeleteFunc(r.Changes, func(c change.View) bool { return !applies(c) })
+		if len(r.Changes) > 0 && len(records) < int(limit) {
+			records = append(records, r)
+		}
+	}
+	list.Records = records
+	return list, 0, nil
+}
+
+// historyArgs are those of the changes of a scope, or of all.
 func historyArgs(q url.Values) ([]string, error) {
 	before, err := numberOf(q, "before", 0, maxRevision)
 	limit, err2 := numberOf(q, "limit", 30, maxRecords)
@@ -143,13 +196,8 @@ func historyArgs(q url.Values) ([]string, error) {
 		return nil, badQuery{err}
 	}
 	args := []string{"history", fmt.Sprintf("--before=%d", before), fmt.Sprintf("--limit=%d", limit)}
-	switch scope, topic := q.Get("scope"), q.Get("topic"); {
-	case scope != "" && topic != "":
-		return nil, badQuery{errors.New("scope and topic: want one of them")}
-	case scope != "":
+	if scope := q.Get("scope"); scope != "" {
 		args = append(args, "--", scope)
-	case topic != "":
-		args = append(args, "--inherited", "--", topic)
 	}
 	return args, nil
 }

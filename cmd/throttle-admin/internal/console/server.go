@@ -38,10 +38,11 @@ type server struct {
 // A panel is a part of a page, as JSON.
 type panel struct {
 	// every is how old an answer may be that several browsers share, and how often one that looks
-	// gets a new one. If the panel reads the records of all replicas, that is longer where there are
-	// many.
-	every    time.Duration
-	readsAll bool
+	// gets a new one: if it takes long, more rarely.
+	every time.Duration
+
+	// runs says that a command shows the panel.
+	runs bool
 
 	// params are the parameters that the answer depends on.
 	params []string
@@ -53,8 +54,9 @@ type panel struct {
 
 // A shared answer is computed once for all browsers that ask for the same.
 type shared struct {
+	runs  bool
 	ready chan struct{} // closed when the others are set
-	until time.Time     // it may be shown
+	until time.Time     // it is new enough
 	text  []byte
 	id    int64
 	err   error
@@ -74,7 +76,6 @@ const (
 	maxShared   = 500              // answers to different questions
 	maxCommands = 4                // that run at once
 	patience    = 20 * time.Second // for a command
-	perReplica  = 30 * time.Millisecond
 )
 
 // newServer returns what the console serves until ctx ends, and a function that waits for its end.
@@ -95,8 +96,9 @@ func newServer(ctx context.Context, a *cli.App, reader *cluster.Reader, quotas *
 	return guard(mux), s.running.Wait
 }
 
-// answer returns a panel as JSON: the one that another browser got, if that is new enough.
-func (s *server) answer(ctx context.Context, name string, q url.Values) (text []byte, id int64, err error) {
+// answer returns a panel as JSON: the one that another browser got, if that is new enough. It waits
+// until there is one, or ctx ends.
+func (s *server) answer(ctx context.Context, name string, q url.Values) (*shared, error) {
 	p := s.panels[name]
 	asked := url.Values{}
 	for _, param := range p.params {
@@ -108,41 +110,69 @@ func (s *server) answer(ctx context.Context, name string, q url.Values) (text []
 	s.mu.Lock()
 	a := s.shared[key]
 	if a == nil || a.old(now) {
-		maps.DeleteFunc(s.shared, func(_ string, a *shared) bool { return a.old(now) })
-		if len(s.shared) >= maxShared {
+		if len(s.shared) >= maxShared && !s.evict(now) {
 			s.mu.Unlock()
-			return nil, 0, fmt.Errorf("browsers look at more than %d different panels: try again later", maxShared)
+			return nil, fmt.Errorf("browsers look at more than %d different panels: try again later", maxShared)
 		}
-		a = &shared{ready: make(chan struct{})}
+		a = &shared{runs: p.runs, ready: make(chan struct{})}
 		s.shared[key] = a
 		s.running.Go(func() { s.compute(a, p, asked) })
 	}
 	s.mu.Unlock()
 	select {
 	case <-a.ready:
-		return a.text, a.id, a.err
+		return a, a.err
 	case <-ctx.Done():
-		return nil, 0, ctx.Err()
+		return nil, ctx.Err()
 	}
+}
+
+// evict forgets the answers that are old, or else the one that will be next, and reports whether
+// there was one.
+func (s *server) evict(now time.Time) bool {
+	maps.DeleteFunc(s.shared, func(_ string, a *shared) bool { return a.old(now) })
+	if len(s.shared) < maxShared {
+		return true
+	}
+	oldest := ""
+	for key, a := range s.shared {
+		if a.old(now.Add(time.Hour)) && (oldest == "" || a.until.Before(s.shared[oldest].until)) {
+			oldest = key
+		}
+	}
+	delete(s.shared, oldest)
+	return oldest != ""
 }
 
 func (s *server) compute(a *shared, p panel, q url.Values) {
 	defer close(a.ready)
 	ctx, cancel := context.WithTimeout(s.ctx, patience)
 	defer cancel()
+	start := time.Now()
 	var answer any
 	if answer, a.id, a.err = p.show(ctx, q); a.err == nil {
 		a.text, a.err = json.Marshal(answer)
 	}
-	a.until = time.Now().Add(s.every(p) * 9 / 10)
+	wait := p.every
+	if p.runs {
+		wait = min(fresh(wait, time.Since(start), s.commandsOnView()), 10*patience)
+	}
+	if a.err != nil {
+		wait = time.Second
+	}
+	a.until = time.Now().Add(wait * 9 / 10)
 }
 
-// every returns how often a panel is shown.
-func (s *server) every(p panel) time.Duration {
-	if p.readsAll {
-		return max(p.every, time.Duration(s.reader.Cost().Replicas)*perReplica)
+// commandsOnView returns how many answers of commands there are.
+func (s *server) commandsOnView() (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, a := range s.shared {
+		if a.runs {
+			n++
+		}
 	}
-	return p.every
+	return max(1, n)
 }
 
 // A badQuery is the fault of who asks.
@@ -150,7 +180,7 @@ type badQuery struct{ error }
 
 // once answers a request with a panel.
 func (s *server) once(w http.ResponseWriter, r *http.Request, name string) {
-	text, _, err := s.answer(r.Context(), name, r.URL.Query())
+	a, err := s.answer(r.Context(), name, r.URL.Query())
 	w.Header().Set("Content-Type", "application/json")
 	if err != nil {
 		status := http.StatusBadGateway
@@ -158,15 +188,18 @@ func (s *server) once(w http.ResponseWriter, r *http.Request, name string) {
 			status = http.StatusBadRequest
 		}
 		w.WriteHeader(status)
-		text = faultJSON(name, err)
+		_, _ = w.Write(faultJSON(name, err, time.Time{})) // to a browser that may have gone
+		return
 	}
-	_, _ = w.Write(append(slices.Clip(text), '\n')) // to a browser that may have gone
+	_, _ = w.Write(append(slices.Clip(a.text), '\n'))
 }
 
-func faultJSON(panel string, err error) []byte {
+// faultJSON says why a panel cannot be shown, and of when the last answer is.
+func faultJSON(panel string, err error, last time.Time) []byte {
 	text, _ := json.Marshal(struct { // no error: these are texts
-		Panel string `json:"panel"`
-		Error string `json:"error"`
-	}{panel, err.Error()})
-	return text
+		Panel string    `json:"panel"`
+		Error string    `json:"error"`
+		Last  time.Time `json:"last,omitzero"`
+	}{panel, err.Error(), last})
+	return append(text, '\n')
 }

@@ -34,7 +34,14 @@ const orders = "kafka://public/default/orders"
 // A counted store counts how often names of replicas are read.
 type counted struct {
 	*memory.Store
-	reads atomic.Int64
+	reads, all atomic.Int64
+}
+
+func (c *counted) Published(ctx context.Context, cluster string) ([][]byte, error) {
+	if cluster == "eu" { // and not the ratekeeper's
+		c.all.Add(1)
+	}
+	return c.Store.Published(ctx, cluster)
 }
 
 func (c *counted) Publishers(ctx context.Context, cluster string) ([]string, error) {
@@ -118,7 +125,8 @@ func (s *site) get(path string, v any) (status int) {
 // paths are all that a browser asks for.
 var paths = []string{
 	"/", "/topic", "/history", "/quotas", "/health", "/page/console.js", "/page/uPlot.iife.min.js", "/page/uPlot.LICENSE",
-	"/api/overview", "/api/topic?topic=x", "/api/history", "/api/console", "/api/explain?topic=" + orders,
+	"/api/status", "/api/overview", "/api/topic?topic=x", "/api/points?topic=x", "/api/history", "/api/decisions", "/api/console",
+	"/api/explain?topic=" + orders, "/events/overview", "/events/topic?topic=x", "/events/history", "/events/quotas", "/events/health",
 }
 
 // TestGuard: only pages of the console itself get an answer, and only to questions.
@@ -132,6 +140,7 @@ func TestGuard(t *testing.T) {
 			403: {"Origin", "http://evil.example"},
 		} {
 			answer := s.do(http.MethodGet, path, header...)
+			answer.end()
 			assert.Equal(t, want, answer.status, "%s %v", path, header)
 			assert.Equal(t, policyOfContent, answer.header.Get("Content-Security-Policy"), path)
 			assert.Equal(t, "nosniff", answer.header.Get("X-Content-Type-Options"), path)
@@ -244,6 +253,7 @@ func TestPanels(t *testing.T) {
 	assert.Empty(t, changes.Records)
 	assert.Equal(t, 400, s.get("/api/history?limit=x&before=-1", &fault))
 	assert.Equal(t, 400, s.get("/api/history?scope=cluster&topic="+url.QueryEscape(orders), &fault))
+	assert.Equal(t, 400, s.get("/api/history?topic=cluster", &fault))
 	assert.Equal(t, 400, s.get("/api/diff?revision=x", &fault))
 	assert.Equal(t, 502, s.get("/api/explain?topic=--help", &fault), "it is no flag")
 	assert.Contains(t, fault.Error, `"--help"`)
@@ -321,11 +331,13 @@ func TestStream(t *testing.T) {
 		assert.Zero(t, seen["fault"])
 		answer.end()
 	}
-	e := next(t, scan(s.do(http.MethodGet, "/events/overview?sort=x")))
-	for e.name != "fault" { // the other panel may come first
-		e = next(t, scan(s.do(http.MethodGet, "/events/overview?sort=x")))
+	in := scan(s.do(http.MethodGet, "/events/overview?sort=x"))
+	e := next(t, in)
+	for !strings.Contains(e.data, `"panel":"overview"`) { // others may come first
+		e = next(t, in)
 	}
-	assert.Contains(t, e.data, `"panel":"overview"`)
+	assert.Equal(t, "fault", e.name)
+	assert.NotContains(t, e.data, `"last"`, "there was no answer before")
 }
 
 // TestShared: an answer is computed once for all that ask for the same, whatever else they send;
@@ -345,8 +357,11 @@ func TestShared(t *testing.T) {
 		}}
 		ask := func(query string) (string, error) {
 			q, _ := url.ParseQuery(query)
-			text, _, err := s.answer(t.Context(), "p", q)
-			return string(text), err
+			a, err := s.answer(t.Context(), "p", q)
+			if err != nil {
+				return "", err
+			}
+			return string(a.text), nil
 		}
 		var asking sync.WaitGroup
 		for n := range 100 {
@@ -359,7 +374,7 @@ func TestShared(t *testing.T) {
 		asking.Wait()
 		assert.Equal(t, []string{"n=1"}, shown)
 		gone, cancel := context.WithTimeout(t.Context(), time.Second/2)
-		_, _, err := s.answer(gone, "p", url.Values{"n": {"2"}})
+		_, err := s.answer(gone, "p", url.Values{"n": {"2"}})
 		assert.ErrorIs(t, err, context.DeadlineExceeded, "who has gone does not wait")
 		cancel()
 		time.Sleep(time.Second)
@@ -372,14 +387,19 @@ func TestShared(t *testing.T) {
 		assert.Len(t, shown, 3, "it was too old")
 
 		for n := range maxShared {
-			asking.Go(func() { _, _ = ask(fmt.Sprintf("n=%d", n)) })
+			asking.Go(func() { _, _ = ask(fmt.Sprintf("n=many%d", n)) })
 		}
+		time.Sleep(time.Second / 2)
+		_, err = ask("n=new")
+		assert.ErrorContains(t, err, "more than 500 different panels", "all are being computed")
 		asking.Wait()
 		_, err = ask("n=new")
-		assert.ErrorContains(t, err, "more than 500 different panels")
+		assert.NoError(t, err, "another one is forgotten")
+		assert.Len(t, s.shared, maxShared)
 		time.Sleep(10 * time.Second)
 		_, err = ask("n=new")
-		assert.NoError(t, err, "the others are forgotten")
+		assert.NoError(t, err)
+		assert.Len(t, s.shared, 1, "the others are forgotten")
 	})
 }
 
@@ -418,6 +438,29 @@ func TestManyBrowsers(t *testing.T) {
 		s.get("/api/console", &c)
 		return c.Browsers == 0
 	})
+}
+
+// TestTopicsOnView: however many topics browsers look at, the records of all are read once.
+func TestTopicsOnView(t *testing.T) {
+	s := open(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	r := &records{store: s.store, cluster: "eu"}
+	var reading sync.WaitGroup
+	before := s.store.all.Load()
+	for range 50 {
+		reading.Go(func() {
+			for ctx.Err() == nil {
+				_, err := r.read(ctx)
+				assert.NoError(t, err)
+			}
+		})
+	}
+	start := time.Now()
+	time.Sleep(2 * time.Second)
+	cancel()
+	reading.Wait()
+	assert.LessOrEqual(t, float64(s.store.all.Load()-before), time.Since(start).Seconds()+1)
+	assert.Positive(t, s.store.all.Load()-before)
 }
 
 // TestFlags: the page is for this machine only.

@@ -13,11 +13,11 @@ import (
 // pagePanels are the panels of each page. A browser gets all of a page in one stream, since it
 // opens six to a host at most.
 var pagePanels = map[string][]string{
-	"overview": {"overview", "health"},
-	"topic":    {"topic", "points", "explain", "history"},
-	"history":  {"history"},
-	"quotas":   {"quotas", "decisions"},
-	"health":   {"health", "console"},
+	"overview": {"status", "overview", "health"},
+	"topic":    {"status", "topic", "points", "explain", "history"},
+	"history":  {"status", "history"},
+	"quotas":   {"status", "quotas", "decisions"},
+	"health":   {"status", "health", "console"},
 }
 
 // idleFor is how long a stream may have nothing new, before a browser that has gone is noticed.
@@ -42,6 +42,7 @@ func (s *server) stream(w http.ResponseWriter, r *http.Request, names []string) 
 		following.Go(func() { s.follow(ctx, name, q, events) })
 	}
 	out := http.NewResponseController(w)
+	_ = out.Flush() // the browser knows that it is answered
 	idle := time.NewTicker(idleFor)
 	defer idle.Stop()
 	for {
@@ -65,16 +66,20 @@ func (s *server) stream(w http.ResponseWriter, r *http.Request, names []string) 
 
 // follow sends a panel each time that it has changed, until ctx ends.
 func (s *server) follow(ctx context.Context, name string, q url.Values, events chan<- string) {
-	p := s.panels[name]
+	var good time.Time // when there was an answer
 	for last := ""; ; {
-		text, id, err := s.answer(ctx, name, q)
-		event := fmt.Sprintf("event: %s\ndata: %s\n\n", name, text)
-		switch {
-		case err != nil:
-			event = fmt.Sprintf("event: fault\ndata: %s\n\n", faultJSON(name, err))
-		case id != 0:
-			event = fmt.Sprintf("id: %d\n%s", id, event)
-			q.Set("since", strconv.FormatInt(id, 10))
+		a, err := s.answer(ctx, name, q)
+		var event string
+		wait := time.Second
+		if err != nil {
+			event = fmt.Sprintf("event: fault\ndata: %s\n", faultJSON(name, err, good))
+		} else {
+			good, wait = time.Now(), max(s.panels[name].every, time.Until(a.until))
+			event = fmt.Sprintf("event: %s\ndata: %s\n\n", name, a.text)
+			if a.id != 0 {
+				event = fmt.Sprintf("id: %d\n%s", a.id, event)
+				q.Set("since", strconv.FormatInt(a.id, 10))
+			}
 		}
 		if event != last {
 			select {
@@ -85,7 +90,7 @@ func (s *server) follow(ctx context.Context, name string, q url.Values, events c
 			last = event
 		}
 		select {
-		case <-time.After(s.every(p)):
+		case <-time.After(wait):
 		case <-ctx.Done():
 			return
 		}

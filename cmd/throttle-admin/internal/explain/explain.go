@@ -121,7 +121,7 @@ func explainTopic(
 	if store != nil {
 		ctx, cancel := context.WithTimeout(ctx, cli.StoreTimeout)
 		defer cancel()
-		if liveErr = x.addLive(ctx, store); liveErr != nil {
+		if liveErr = x.addLive(ctx, a, store); liveErr != nil {
 			liveErr = quotastate.PermitsFault(liveErr)
 		}
 		x.Others = cli.Others(x.replicas, x.Identity)

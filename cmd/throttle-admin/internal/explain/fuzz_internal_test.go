@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/cli"
 	"github.com/dispatchthrottle/throttle/configstore"
 	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/dispatch/permits/memory"
@@ -38,7 +39,7 @@ func FuzzStatus(f *testing.F) {
 				{Scope: scope, Settings: p}, {Scope: tag, Settings: policy.Quota{Total: new(int64(1 << 20))}},
 			}}
 			x := explainPolicy(s, "c", scope)
-			x.addReasons(s, scope, x.addLive(t.Context(), store))
+			x.addReasons(s, scope, x.addLive(t.Context(), &cli.App{Cluster: "c"}, store))
 			var w strings.Builder
 			x.table(&w, time.Unix(1.7e9, 0))
 			_, err := json.Marshal(x)

@@ -68,7 +68,7 @@ func (r replicaView) name() string {
 }
 
 // addLive adds the state of the limits and the replicas that share them.
-func (x *explanation) addLive(ctx context.Context, store dispatch.PermitStore) error {
+func (x *explanation) addLive(ctx context.Context, a *cli.App, store dispatch.PermitStore) error {
 	for _, l := range x.limits {
 		v := limitView{
 			Limit: l.reason(), Scope: l.scope.String(), Rate: l.rate.PerSec(),
@@ -84,7 +84,7 @@ func (x *explanation) addLive(ctx context.Context, store dispatch.PermitStore) e
 		}
 		x.Limits = append(x.Limits, v)
 	}
-	replicas, err := cli.Published(ctx, store, x.Cluster)
+	replicas, err := a.Published(ctx, store)
 	for i, l := range x.limits {
 		v := &x.Limits[i]
 		l.shared.shares(v.Key, replicas)

@@ -142,7 +142,7 @@ func (m *model) follow() {
 		return
 	}
 	rate := cluster.Unknown
-	if m.known {
+	if m.known && m.status.Error == "" {
 		rate = m.row.Rate
 	}
 	m.rates = append(m.rates, rate)

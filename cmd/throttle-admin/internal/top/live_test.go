@@ -29,7 +29,7 @@ func open(t *testing.T, more ...dispatch.SubscriptionStats) *model {
 	for n := range 50 {
 		waiting := 0
 		if n%10 == 7 {
-			waiting = 100 - n
+			waiting = 512 >> (n / 10)
 		}
 		s.Subscriptions = append(s.Subscriptions, dispatch.SubscriptionStats{
 			Topic: fmt.Sprintf("kafka://public/default/t%02d", n), Subscription: "billing", Waiting: waiting, Backlog: int64(n),
@@ -99,7 +99,7 @@ func TestOverviewPage(t *testing.T) {
 	assert.Regexp(t, `/t17 +throttled `, lines[4])
 	press(m, "down", "enter")
 	assert.Contains(t, screen(m), "kafka://public/default/t17\n")
-	assert.Contains(t, screen(m), "waits      83 calls now")
+	assert.Contains(t, screen(m), "waits      256 calls now")
 	press(m, "esc")
 	press(m, "s", "pgdown", "pgdown")
 	assert.Contains(t, screen(m), "/t49")

@@ -151,7 +151,9 @@ func (t *top) print(ctx context.Context) error {
 
 // table writes an overview as a text.
 func table(w *strings.Builder, o cluster.Overview, status cluster.Status) {
-	output.Text(w, "%s", summary(o))
+	if !status.Unread {
+		output.Text(w, "%s", summary(o))
+	}
 	if text := wrong(status, o.Time); text != "" {
 		output.Text(w, "%s", text)
 	}

@@ -26,12 +26,14 @@ var (
 	faint  = lipgloss.NewStyle().Faint(true)
 	cursor = lipgloss.NewStyle().Reverse(true)
 	colors = map[cluster.Condition]lipgloss.Style{
-		cluster.Throttled: lipgloss.NewStyle().Foreground(lipgloss.Color("#D55E00")).Bold(true),
-		cluster.Paused:    lipgloss.NewStyle().Foreground(lipgloss.Color("#CC79A7")),
-		cluster.Stale:     lipgloss.NewStyle().Foreground(lipgloss.Color("#E69F00")),
-		cluster.Flowing:   lipgloss.NewStyle().Foreground(lipgloss.Color("#009E73")),
-		cluster.CaughtUp:  lipgloss.NewStyle().Foreground(lipgloss.Color("#0072B2")),
-		cluster.Idle:      faint,
+		cluster.Unavailable: lipgloss.NewStyle().Foreground(lipgloss.Color("#D55E00")).Bold(true),
+		cluster.Throttled:   lipgloss.NewStyle().Foreground(lipgloss.Color("#D55E00")).Bold(true),
+		cluster.Paused:      lipgloss.NewStyle().Foreground(lipgloss.Color("#CC79A7")),
+		cluster.Stale:       lipgloss.NewStyle().Foreground(lipgloss.Color("#E69F00")),
+		cluster.Flowing:     lipgloss.NewStyle().Foreground(lipgloss.Color("#009E73")),
+		cluster.CaughtUp:    lipgloss.NewStyle().Foreground(lipgloss.Color("#0072B2")),
+		cluster.Unpublished: faint,
+		cluster.Idle:        faint,
 	}
 )
 
@@ -84,7 +86,10 @@ func (m *model) foot() string {
 
 // head says how the cluster is, and what is wrong.
 func (m *model) head() []string {
-	title := fmt.Sprintf("%s  %s", m.top.app.Cluster, summary(m.data))
+	title := m.top.app.Cluster
+	if !m.status.Unread {
+		title += "  " + summary(m.data)
+	}
 	return []string{bold.Render(fit(title, m.width)), colors[cluster.Throttled].Render(fit(wrong(m.status, m.data.Time), m.width))}
 }
 
@@ -98,7 +103,7 @@ type column struct {
 
 var overviewColumns = []column{
 	{"TOPIC", 0, 0, func(r cluster.Row, _ time.Time) string { return r.Topic }},
-	{"CONDITION", 10, 24, func(r cluster.Row, _ time.Time) string { return string(r.Condition) }},
+	{"CONDITION", 13, 27, func(r cluster.Row, _ time.Time) string { return string(r.Condition) }},
 	{"RATE", 11, 44, func(r cluster.Row, _ time.Time) string { return rate(r, r.Rate) }},
 	{"LIMIT", 9, 64, func(r cluster.Row, _ time.Time) string { return limit(r) }},
 	{"WAIT P99", 8, 100, func(r cluster.Row, _ time.Time) string { return seconds(r.WaitP99) }},

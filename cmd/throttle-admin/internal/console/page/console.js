@@ -6,7 +6,7 @@ import { history } from "./history.js";
 import { quotas } from "./quotas.js";
 import { health } from "./health.js";
 import { el, fill, text } from "./dom.js";
-import { clock, short } from "./format.js";
+import { short, timeText } from "./format.js";
 
 const views = { "/": overview, "/topic": topic, "/history": history, "/quotas": quotas, "/health": health };
 const main = document.getElementById("main");
@@ -17,7 +17,7 @@ const faults = document.getElementById("faults");
 let view;                   // what is shown now
 let source;                 // of its events
 let starting;               // a timer
-let back = "/";             // the overview as it was last, for Esc
+let back = sessionStorage.getItem("overview") || "/"; // the overview as it was last, for Esc
 const problems = new Map(); // texts, by panel and by what is wrong
 
 // query is the state of the view, as in the URL.
@@ -45,7 +45,11 @@ export function set(changes, replace = false) {
 
 function show() {
   const open = views[location.pathname] || overview;
-  if (open === overview) back = location.pathname + location.search;
+  if (open === overview) {
+    back = location.pathname + location.search;
+    document.querySelector("nav a").href = back;
+    sessionStorage.setItem("overview", back);
+  }
   for (const a of document.querySelectorAll("nav a")) {
     if (a.pathname === location.pathname) a.setAttribute("aria-current", "page");
     else a.removeAttribute("aria-current");
@@ -70,10 +74,10 @@ function start(after = 0) {
   const params = view.params(query());
   starting = setTimeout(() => {
     source = new EventSource("/events/" + view.open.page + "?" + params);
-    for (const [name, receive] of Object.entries(view.panels)) source.addEventListener(name, event => take(name, receive, event));
+    for (const [name, receive] of Object.entries({ ...view.panels, status })) source.addEventListener(name, event => take(name, receive, event));
     source.addEventListener("fault", event => {
       const fault = JSON.parse(event.data);
-      problems.set(fault.panel, fault.panel + ": " + fault.error);
+      problems.set(fault.panel, fault.panel + ": " + fault.error + (fault.last ? "; what is shown is of " + timeText(fault.last) : ""));
       report();
     });
     source.onopen = () => {
@@ -81,8 +85,10 @@ function start(after = 0) {
       report();
     };
     source.onerror = () => {
-      if (!problems.has("console")) problems.set("console", "the console does not answer since " + clock(Date.now()) + "; what is shown is as old");
+      const refused = source.readyState === EventSource.CLOSED; // else the browser tries again
+      if (!problems.has("console")) problems.set("console", "the console " + (refused ? "refuses this page" : "does not answer") + " since " + timeText(Date.now()) + "; what is shown is as old");
       report();
+      if (refused) start(10_000);
     };
   }, after);
 }
@@ -97,24 +103,21 @@ function stop() {
 function take(name, receive, event) {
   problems.delete(name);
   const answer = JSON.parse(event.data);
-  if (answer.cluster) title(answer.cluster);
-  if (answer.status) status(answer);
   receive(answer, query());
   report();
 }
 
-function title(name) {
+// status shows the panel that each page has: of which cluster, and how old, what is shown is.
+function status({ cluster: name, status: s, time }) {
   text(cluster, short(name));
-  document.title = short(name) + " · throttle";
-}
-
-function status({ status: s, time }) {
+  const title = [view.title && view.title(), short(name), "throttle"].filter(Boolean).join(" · ");
+  if (document.title !== title) document.title = title;
   const say = (key, t) => t ? problems.set(key, t) : problems.delete(key);
   say("store", s.error && (s.unread ? "the permit store could not be read yet: " + s.error :
-    "the permit store cannot be read since " + clock(s.since) + "; the values are as old: " + s.error));
+    "the permit store cannot be read since " + timeText(s.since) + "; the values are as old: " + s.error));
   say("unread", s.unread && !s.error && "nothing has been read yet");
   say("records", s.unreadable);
-  text(live, "as of " + clock(s.error && s.since ? s.since : time));
+  text(live, "as of " + timeText(s.error && s.since ? s.since : time));
 }
 
 function report() {
@@ -144,7 +147,10 @@ document.addEventListener("keydown", event => {
   }
 });
 document.addEventListener("visibilitychange", () => document.hidden ? stop() : start());
-window.addEventListener("popstate", show);
+window.addEventListener("popstate", () => {
+  document.activeElement.blur(); // fields have what the URL says
+  show();
+});
+document.querySelector("nav a").href = back;
 show();
 if (document.hidden) stop();
-fetch("/api/console").then(r => r.json()).then(a => title(a.cluster), () => {}); // the stream says what is wrong

@@ -75,7 +75,7 @@ export function value(text) {
 
 // command is a command line with a button that copies it, unless it has what cannot be seen.
 export function command(text, label) {
-  const copy = visible(text) === text && el("button", { type: "button", "aria-label": "Copy: " + label, onclick: async event => {
+  const copy = visible(text) === text && el("button", { type: "button", title: "Copy: " + label, "aria-live": "polite", onclick: async event => {
     const button = event.currentTarget;
     try {
       await navigator.clipboard.writeText(text);
@@ -114,6 +114,9 @@ export function tile(text, label) { return el("li", {}, el("b", {}, text), label
 export function derived(text, label, how) {
   return el("li", {}, el("b", {}, text), el("details", {}, el("summary", {}, label), el("small", {}, how)));
 }
+
+// off says whether a button does nothing now. It keeps the focus.
+export function off(button, is) { button.setAttribute("aria-disabled", String(is)); }
 
 // text sets a text, if it is another one.
 export function text(e, t) {

@@ -44,7 +44,7 @@ export function since(time, now) {
 }
 
 export function clock(time) {
-  return new Date(time).toLocaleTimeString([], { hour12: false });
+  return new Date(time).toLocaleTimeString([], { hourCycle: "h23" });
 }
 
 // visible writes what is not printable as \u{...}: control characters, marks of direction, and

@@ -8,6 +8,7 @@ export const health = {
   open() {
     const findings = el("div"), stores = el("div"), cost = el("div");
     return {
+      title: () => "Health",
       element: el("section", { "aria-label": "Health" }, json("/api/health"), el("h1", {}, "Health"), findings,
         el("h2", {}, "Stores"), stores, json("/api/console"), el("h2", {}, "This console"), cost),
       params: () => "",

@@ -1,5 +1,5 @@
 // Every change of policies and quotas, the newest first.
-import { el, fill, json, command, text } from "./dom.js";
+import { el, fill, json, command, off, text } from "./dom.js";
 import { set } from "./console.js";
 import { short, timeText } from "./format.js";
 
@@ -9,10 +9,11 @@ export const history = {
   open() {
     const scope = el("input", { type: "search", placeholder: "Scope: a topic, a namespace, cluster", "aria-label": "Scope" });
     const body = el("div"), link = json("/api/history");
-    const older = el("button", { type: "button", onclick: () => set({ before: next }) }, "Older changes");
+    const older = el("button", { type: "button", onclick: () => next && set({ before: next }) }, "Older changes");
     const newest = el("button", { type: "button", onclick: () => set({ before: "" }) }, "Newest");
-    let next;
+    let next, newestSeen;
     return {
+      title: () => "History",
       element: el("section", { "aria-label": "History" }, link, el("h1", {}, "History"),
         el("form", { class: "filter", onsubmit: event => { event.preventDefault(); set({ scope: scope.value.trim(), before: "" }); } },
           scope, el("button", {}, "Show"), newest, older), body),
@@ -21,7 +22,7 @@ export const history = {
         for (const name of ["scope", "before"]) if (q.get(name)) params.set(name, q.get(name));
         if (document.activeElement !== scope) scope.value = q.get("scope") || "";
         link.href = "/api/history?" + params;
-        newest.disabled = !q.get("before");
+        off(newest, !q.get("before"));
         return params.toString();
       },
       panels: { history: show },
@@ -29,18 +30,23 @@ export const history = {
 
     function show(h) {
       next = h.next;
-      older.disabled = !next;
+      off(older, !next);
       const records = h.records || [];
       fill(body, records.length === 0 ? [el("p", {}, "no changes are recorded")] : records.map(r => el("article", { class: "finding", "data-key": String(r.revision) + " " + (r.time || "") },
         el("p", {}, el("b", {}, short(r.author || "unknown")), " ", el("time", { datetime: r.time || "" }, timeText(r.time)),
           " · revision " + r.revision, r.found ? " · made past the tools, at some time before" : ""),
         r.reason ? el("p", {}, short(r.reason, 1000)) : "",
         changeTexts(r),
-        el("details", { ontoggle: event => { if (event.currentTarget.open) showDifference(event.currentTarget, r.revision); } }, el("summary", {}, "Since then, and commands"),
+        el("details", { "data-revision": r.revision, ontoggle: event => { if (event.currentTarget.open) showDifference(event.currentTarget, r.revision); } }, el("summary", {}, "Since then, and commands"),
           el("div", { class: "difference", "data-kept": "true" }),
           command("throttle-admin rollback " + r.revision + " --dry-run", "Preview the rollback"),
           command("throttle-admin rollback " + r.revision, "Roll back"),
           command("throttle-admin history show " + r.revision, "Show")))));
+      const seen = JSON.stringify(records.map(r => r.revision));
+      if (seen !== newestSeen) { // the differences from now are others
+        newestSeen = seen;
+        for (const d of body.querySelectorAll("details[open]")) showDifference(d, d.dataset.revision);
+      }
     }
   },
 };
@@ -64,6 +70,7 @@ async function showDifference(details, revision) {
 export function changeTexts(record) {
   if (record.error) return [el("div", {}, "unreadable: " + short(record.error))];
   const all = record.changes || [];
-  return all.slice(0, 20).map(c => el("div", {}, short(c.scope + (c.field ? " " + c.field : "") + ": " + (c.before || "inherited") + " → " + (c.after || "inherited"))))
+  return all.slice(0, 20).map(c => el("div", {}, short((c.section ? c.section + " " : "") + c.scope + (c.field ? " " + c.field : "") + ": " + (c.before || "inherited") + " → " + (c.after || "inherited")) +
+    (c.expires ? " until " + timeText(c.expires) + (c.then ? ", then " + short(c.then) : "") : "")))
     .concat(all.length > 20 ? el("div", {}, "and " + (all.length - 20) + " more") : []);
 }

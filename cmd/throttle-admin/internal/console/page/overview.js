@@ -1,14 +1,14 @@
 // The overview: topics by how hard they are throttled.
-import { el, fill, condition, value, json, table, text, tile } from "./dom.js";
+import { el, fill, condition, off, value, json, table, text, tile } from "./dom.js";
 import { set } from "./console.js";
-import { clock, duration, limitText, number, perSecond, short, since } from "./format.js";
+import { duration, limitText, number, perSecond, short, since, timeText } from "./format.js";
 
 const columns = [
   ["Topic", "topic"], ["Condition", "throttled"], ["Rate", "rate", "number"], ["Limit", "limit", "number"], ["Waiting", "waiting", "number"],
   ["Wait p99", "wait", "number wide"], ["Backlog", "backlog", "number"], ["Behind for", "behind", "number wide"],
   ["Drained in", "drained", "number"], ["Subscriptions", "", "wide"], ["Replicas", "replicas", "number wide"],
 ];
-const conditions = ["throttled", "paused", "stale", "flowing", "caught up", "idle"];
+const conditions = ["unavailable", "throttled", "paused", "stale", "flowing", "not published", "caught up", "idle"];
 
 export const overview = {
   page: "overview",
@@ -27,8 +27,8 @@ export const overview = {
     const body = el("div");
     let page = 0;
     const turn = by => set({ page: Math.max(0, page + by) || "" });
-    const earlier = el("button", { type: "button", onclick: () => turn(-1) }, "Previous");
-    const later = el("button", { type: "button", onclick: () => turn(1) }, "Next");
+    const earlier = el("button", { type: "button", onclick: () => page > 0 && turn(-1) }, "Previous");
+    const later = el("button", { type: "button", onclick: () => later.getAttribute("aria-disabled") !== "true" && turn(1) }, "Next");
     const link = json("/api/overview");
     return {
       element: el("section", { "aria-label": "Overview" }, link, el("h1", {}, "Topics"), strip, tiles,
@@ -61,14 +61,14 @@ export const overview = {
       ]);
       page = o.page;
       const size = Number(q.get("size")) || 50, pages = Math.max(1, Math.ceil(o.matching / size));
-      earlier.disabled = o.page === 0;
-      later.disabled = o.page + 1 >= pages;
+      off(earlier, o.page === 0);
+      off(later, o.page + 1 >= pages);
       text(matching, unread ? "" : o.matching === 0 ? (t.topics === 0 ? "no replica publishes a topic" : "no topic matches") :
         (o.page * size + 1) + " to " + (o.page * size + o.rows.length) + " of " + o.matching);
       const now = Date.parse(o.time);
       fill(body, [table(columns.map(([title, , c]) => [title, c]), o.rows.map(r => [r.topic, [
         el("a", { href: "/topic?topic=" + encodeURIComponent(r.topic) }, short(r.topic)),
-        condition(r.condition, r.condition === "stale" ? "stale since " + clock(r.since) : ""),
+        condition(r.condition, r.condition === "stale" ? "stale since " + timeText(r.since) : ""),
         r.condition === "caught up" ? "not counted" : value(perSecond(r.rate, r.limit)),
         r.several ? "several" : limitText(r.limit), number(r.waiting), value(duration(r.waitP99)), value(number(r.backlog)),
         since(r.behindSince, now), r.behindSince ? value(duration(r.drainedIn)) : "",

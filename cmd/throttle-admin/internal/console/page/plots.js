@@ -77,7 +77,7 @@ export class Plots {
   }
 
   draw() {
-    const drawn = this.plots.map(p => p.stacked ? stack(p.lines(this.data)) : p.lines(this.data));
+    const drawn = this.plots.map(p => p.stacked ? stack(few(p.lines(this.data))) : few(p.lines(this.data)));
     const key = JSON.stringify(drawn.map(lines => lines.map(([name]) => name)));
     if (this.key !== key) {
       this.key = key;
@@ -89,7 +89,10 @@ export class Plots {
     this.charts.forEach(({ chart }, i) => {
       const values = drawn[i].map(([, values]) => values || this.data.times.map(() => null));
       chart.own = drawn[i].map(([, , , , own], j) => own || values[j]);
-      chart.setData([this.data.times, ...values]);
+      const zoomed = chart.zoomed;
+      chart.setData([this.data.times, ...values], !zoomed);
+      if (zoomed) chart.redraw();
+      figures(chart);
     });
   }
 
@@ -101,19 +104,25 @@ export class Plots {
     const chart = new uPlot({
       width: 400, height: 180,
       cursor: { sync: { key: "throttle" } },
+      legend: { live: true },
       scales: { y: { range: (u, min, max) => [0, Math.max(max || 0, 1e-3) * 1.08] } },
       axes: [{ ...axis, space: 70, values: (u, all) => all.map(t => clock(1000 * t)) }, { ...axis, size: 60, values: (u, all) => all.map(number) }],
-      series: [{ label: "time", value: (u, t) => t === null || t === undefined ? "" : clock(1000 * t) }, ...lines.map(([name, , given, filled], i) => {
+      series: [{ label: "time", value: (u, t) => t === null || t === undefined ? "now" : clock(1000 * t) }, ...lines.map(([name, , given, filled], i) => {
         const stroke = given || palette[i % palette.length];
         return {
           label: short(name, 40), stroke, width: filled ? 1 : 2, fill: filled ? stroke : undefined, spanGaps: false, points: { show: false },
           value: (u, v, s, i) => {
-            const x = i === null ? "" : u.own[s - 1][i]; // not on top of others
-            return x === "" ? "" : x === null || x === undefined ? "unknown" : number(x);
+            const own = u.own[s - 1], x = own[i === null ? own.length - 1 : i]; // not on top of others
+            return x === null || x === undefined ? "unknown" : number(x);
           },
         };
       })],
-      hooks: { draw: [u => this.drawMarks(u, color)] },
+      hooks: {
+        draw: [u => this.drawMarks(u, color)],
+        setScale: [(u, key) => {
+          if (key === "x" && u.data[0].length > 0) u.zoomed = u.scales.x.min > u.data[0][0] || u.scales.x.max < u.data[0].at(-1);
+        }],
+      },
     }, [[], ...lines.map(() => [])], holder);
     chart.own = lines.map(() => []);
     return { chart, figure, holder };
@@ -125,6 +134,10 @@ export class Plots {
     c.strokeStyle = c.fillStyle = color;
     c.setLineDash([4, 4]);
     c.font = 11 * devicePixelRatio + "px system-ui, sans-serif";
+    c.beginPath();
+    c.rect(u.bbox.left, u.bbox.top, u.bbox.width, u.bbox.height);
+    c.clip();
+    let row = 0;
     for (const m of this.marks) {
       const x = u.valToPos(m.time, "x", true);
       if (!(x >= u.bbox.left && x <= u.bbox.left + u.bbox.width)) continue;
@@ -132,9 +145,10 @@ export class Plots {
       c.moveTo(x, u.bbox.top);
       c.lineTo(x, u.bbox.top + u.bbox.height);
       c.stroke();
+      const y = u.bbox.top + (1 + 1.2 * (row++ % 4)) * 12 * devicePixelRatio;
       const right = x + 4 + c.measureText(m.text).width > u.bbox.left + u.bbox.width;
       c.textAlign = right ? "right" : "left";
-      c.fillText(m.text, right ? x - 4 : x + 4, u.bbox.top + 12 * devicePixelRatio);
+      c.fillText(m.text, right ? x - 4 : x + 4, y);
     }
     c.restore();
   }
@@ -145,6 +159,25 @@ export class Plots {
       if (width !== chart.width) chart.setSize({ width, height: 180 });
     }
   }
+}
+
+// few leaves the lines that have the largest values last, and the sum of the others.
+function few(lines) {
+  const most = palette.length, named = lines.filter(([, , color]) => !color);
+  if (named.length <= most) return lines;
+  const size = values => values.slice(-60).reduce((sum, x) => sum + (x || 0), 0);
+  const largest = new Set([...named].sort((a, b) => size(b[1]) - size(a[1])).slice(0, most - 1));
+  const others = named.filter(l => !largest.has(l));
+  const sum = others[0][1].map((_, i) => others.some(l => l[1][i] !== null) ? others.reduce((s, l) => s + (l[1][i] || 0), 0) : null);
+  return [...named.filter(l => largest.has(l)), [others.length + " others", sum], ...lines.filter(([, , color]) => color)];
+}
+
+// figures says in words what the plot has last, for those who do not see it.
+function figures(chart) {
+  const last = chart.series.slice(1).map((s, i) => s.label + " " + (chart.own[i].at(-1) === null || chart.own[i].at(-1) === undefined ? "unknown" : number(chart.own[i].at(-1))));
+  const canvas = chart.root.querySelector("canvas");
+  canvas.setAttribute("role", "img");
+  canvas.setAttribute("aria-label", last.join(", "));
 }
 
 // stack puts each line that has no color of its own on top of those before. The topmost comes first,

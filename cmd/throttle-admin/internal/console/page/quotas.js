@@ -1,7 +1,7 @@
 // Throughput quotas: what the ratekeeper was told, and what it decided in the last hour.
 import { el, fill, json, table, value } from "./dom.js";
 import { Plots } from "./plots.js";
-import { number, perSecond, short } from "./format.js";
+import { duration, number, perSecond, short } from "./format.js";
 
 const idText = id => typeof id === "string" ? id : (id.tag ? "tag:" + id.tag : "tenant:" + (id.tenantGroup || id.tenant || ""));
 const rate = x => x === null || x === undefined ? "not limited" : perSecond(x);
@@ -17,6 +17,7 @@ export const quotas = {
       { title: "Backends near their targets: load, of what each bears", lines: d => [...(d.backends || [])] },
     ]);
     return {
+      title: () => "Quotas",
       close: () => plots.close(),
       element: el("section", { "aria-label": "Quotas" }, json("/api/quotas"), el("h1", {}, "Quotas"), body,
         json("/api/decisions"), el("h2", {}, "The last hour"), plots.element),
@@ -27,7 +28,7 @@ export const quotas = {
     function show(s) {
       if (!s.leads) {
         const ids = s.ids || [];
-        fill(body, [el("p", {}, "No ratekeeper leads: the rates in force are those of the last one, or the quotas themselves."),
+        fill(body, [el("p", {}, "No ratekeeper leads. " + (s.hold ? "The rates of the last one are in force, " + duration(s.age) + " old." : "The quotas themselves are in force.")),
           ids.length === 0 ? el("p", {}, "No quota is set.") : table([["Id"], ["Reserved", "number"], ["Total", "number"], ["In force", "number"], ["By"]],
             ids.map(i => [idText(i.id), [short(idText(i.id)), number(i.reserved) + " B/s", number(i.total) + " B/s", rate(i.inForce), i.by]]), "Rates in force")]);
         return;

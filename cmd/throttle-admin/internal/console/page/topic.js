@@ -3,7 +3,7 @@ import { el, fill, condition, value, json, table, meter, command, derived, tile 
 import { overviewURL } from "./console.js";
 import { Plots, limitColor } from "./plots.js";
 import { changeTexts } from "./history.js";
-import { clock, duration, limitText, number, perSecond, shell, short, since, timeText } from "./format.js";
+import { duration, limitText, number, perSecond, shell, short, since, timeText } from "./format.js";
 
 export const topic = {
   page: "topic",
@@ -18,8 +18,9 @@ export const topic = {
       { title: "Wait of 99 %, seconds", lines: d => [["wait", d.waitP99]] },
       { title: "Requests to the permit store, a second", lines: d => [["requests", d.requests]] },
     ]);
-    let fields = {}, isTopic = false;
+    let fields = {}, isTopic = false, cluster = "";
     return {
+      title: () => short(name, 100),
       close: () => plots.close(),
       element: el("section", { "aria-label": "Topic" },
         json("/api/topic?topic=" + encoded), el("p", {}, el("a", { href: overviewURL() }, "All topics")), el("h1", {}, short(name, 500)), state,
@@ -35,6 +36,7 @@ export const topic = {
     function showTopic(a) {
       const r = a.row, now = Date.parse(a.time);
       isTopic = a.isTopic;
+      cluster = a.cluster;
       showCommands();
       if (!a.known) {
         fill(state, [el("p", {}, a.status.unread ? "unknown" : "No replica has published this topic in the last hour: it is idle, or its consumers have ended.")]);
@@ -42,7 +44,7 @@ export const topic = {
         return;
       }
       fill(state, [el("ul", { class: "tiles" },
-        tile(condition(r.condition, r.condition === "stale" ? "stale since " + clock(r.since) : ""), "condition"),
+        tile(condition(r.condition, r.condition === "stale" ? "stale since " + timeText(r.since) : ""), "condition"),
         derived(r.condition === "caught up" ? "not counted" : value(perSecond(r.rate, r.limit)), "rate", "Differences of the counters of permits, of all replicas, smoothed over 3 s. What a caught-up subscription reads is not counted."),
         derived(r.several ? "several" : limitText(r.limit), r.limit ? r.limit.limit : "limit", "The lowest limit that all subscriptions have, of messages if there is one, and not in shadow mode if there is one."),
         derived(value(number(r.backlog)), "backlog", "Of a Kafka subscription, the sum of what consumers report for their partitions; else the largest, since each reports the whole subscription."),
@@ -78,6 +80,7 @@ export const topic = {
       const s = shell(name), rate = fields.messageRate && /^[0-9.]+\/[0-9a-zµ.]+$/.exec(fields.messageRate.value);
       const now = rate ? rate[0] : "", example = now || "500/s";
       fill(commands, [
+        el("p", {}, "They need the stores of this cluster in --policies and --permits, or in the environment, and --cluster " + short(cluster) + "."),
         command("throttle-admin set-msg-rate " + s + " " + example + " --dry-run", "Preview"),
         command("throttle-admin set-msg-rate " + s + " " + example + " -m 'why'", "Change"),
         now ? command("throttle-admin set " + s + " messageRate=" + now + " -m 'keep the present limit, whatever applies above'", "Pin") : "",
