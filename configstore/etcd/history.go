@@ -126,7 +126,7 @@ func permanent(entries []policy.Entry) (n int) {
 var searchTime = time.Second // a variable for tests
 
 // found returns what the history does not explain; a record without changes if there is nothing.
-// What an entry held before is unknown if the search has not reached its record in time.
+// The former value of an entry is unknown if the search has not reached its record in time.
 func (s *Store) found(
 	ctx context.Context, client *clientv3.Client, snap configstore.Snapshot, e ends, now time.Time,
 ) (configstore.Record, error) {

@@ -233,7 +233,7 @@ func TestEditsDuringApply(t *testing.T) {
 }
 
 // TestLongSearch: a search for changes past the tools that takes too long keeps nobody from a
-// change. What an entry held before is then unknown.
+// change. The former value of an entry is then unknown.
 func TestLongSearch(t *testing.T) {
 	node := services.Etcd(t)
 	s := open(t, node.Endpoint, "p")
@@ -257,21 +257,27 @@ func TestLongSearch(t *testing.T) {
 	assert.Equal(t, want[0].Is, records[0].Changes[0].Was)
 }
 
+// editMany writes the policies of n topics past the tools.
+func editMany(t *testing.T, client *clientv3.Client, n int) {
+	t.Helper()
+	for begin := 0; begin < n; begin += 100 {
+		var puts []clientv3.Op
+		for i := range 100 {
+			key := fmt.Sprintf("/p/config/policies/kafka:%%2F%%2Fpublic%%2Fdefault%%2Fx%d", begin+i)
+			puts = append(puts, clientv3.OpPut(key, `{"schema":2,"messageRate":"7/s"}`))
+		}
+		_, err := client.Txn(t.Context()).Then(puts...).Commit()
+		require.NoError(t, err)
+	}
+}
+
 // TestManyEdits: what was written past the tools may be more than one record has room for.
 func TestManyEdits(t *testing.T) {
-	node, ctx := services.Etcd(t), t.Context()
+	node := services.Etcd(t)
 	client, s := node.Client(), open(t, node.Endpoint, "p")
 	apply(t, s, 1)
 	const edits = 5000
-	for begin := 0; begin < edits; begin += 100 {
-		var puts []clientv3.Op
-		for n := range 100 {
-			key := fmt.Sprintf("/p/config/policies/kafka:%%2F%%2Fpublic%%2Fdefault%%2Fx%d", begin+n)
-			puts = append(puts, clientv3.OpPut(key, `{"schema":2,"messageRate":"7/s"}`))
-		}
-		_, err := client.Txn(ctx).Then(puts...).Commit()
-		require.NoError(t, err)
-	}
+	editMany(t, client, edits)
 	apply(t, s, 2)
 	records := historyOf(t, s)
 	assert.False(t, records[0].Found)
@@ -293,15 +299,7 @@ func TestCrashBetweenParts(t *testing.T) {
 	node, ctx := services.Etcd(t), t.Context()
 	client, s := node.Client(), open(t, node.Endpoint, "p")
 	const edits = 3000
-	for begin := 0; begin < edits; begin += 100 {
-		var puts []clientv3.Op
-		for n := range 100 {
-			key := fmt.Sprintf("/p/config/policies/kafka:%%2F%%2Fpublic%%2Fdefault%%2Fx%d", begin+n)
-			puts = append(puts, clientv3.OpPut(key, `{"schema":2,"messageRate":"7/s"}`))
-		}
-		_, err := client.Txn(ctx).Then(puts...).Commit()
-		require.NoError(t, err)
-	}
+	editMany(t, client, edits)
 	apply(t, s, 1)
 	_, err := client.Txn(ctx).Then( // as after the first transaction
 		clientv3.OpDelete("/p/history/changes/000000000002", clientv3.WithRange("/p/history/changes/1")),

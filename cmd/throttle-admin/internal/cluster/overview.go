@@ -17,7 +17,7 @@ type Query struct {
 	Size    int // rows of a page
 }
 
-// What counts of a filter: so many bytes, and so many words.
+// The bounds of a filter: its first bytes and words count, and the rest is ignored.
 const (
 	MaxFilter = 200
 	maxWords  = 10

@@ -119,26 +119,50 @@ func TestReaderOfMany(t *testing.T) {
 	})
 }
 
-// TestViewsInTurn: if more is on view than one read should have, each is read in turn, and what was
-// opened by itself comes first.
+// TestViewsInTurn: if more is on view than one read should have, each is read in turn, also if its
+// record stays the same, and a topic that is opened by itself comes first.
 func TestViewsInTurn(t *testing.T) {
-	watch(t, 1000, func(w *watched, r *cluster.Reader) {
-		time.Sleep(2 * time.Second)
-		read := map[string]int{}
-		for range 30 {
-			_, _ = r.Overview(cluster.Query{Size: 100})
-			_, _, _ = r.Topic("kafka://public/default/t042")
+	synctest.Test(t, func(t *testing.T) {
+		w := &watched{Store: memory.New()}
+		name := func(i int) string { return fmt.Sprintf("r%04d", i) }
+		for i := range 1000 { // of which each other one has a topic that is on view
+			subs := []dispatch.SubscriptionStats{used(fmt.Sprintf("kafka://public/default/view%02d", i/20), "s", 1)}
+			if i%2 == 1 {
+				subs = nil
+			}
+			for j := len(subs); j < 100; j++ {
+				subs = append(subs, used(fmt.Sprintf("kafka://public/default/other%d-%02d", i%10, j), "s", 1))
+			}
+			text, err := json.Marshal(dispatch.Stats{Replica: name(i), Time: 1000, Subscriptions: subs})
+			assert.NoError(t, err)
+			assert.NoError(t, w.Publish(t.Context(), "c", name(i), text, time.Hour))
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var done sync.WaitGroup
+		r := cluster.NewReader(w, "c")
+		done.Go(func() { r.Run(ctx) })
+		time.Sleep(time.Second / 2)
+		last := map[string]int{}
+		for second := range 11 {
+			o, _ := r.Overview(cluster.Query{Size: 100, Filter: "view"})
+			assert.Len(t, o.Rows, 50)
+			_, _, ok := r.Topic("kafka://public/default/view07")
+			assert.True(t, ok)
 			time.Sleep(time.Second)
 			call := w.lately(1)[0]
-			assert.LessOrEqual(t, len(call), 1000)
+			assert.LessOrEqual(t, len(call), 200)
 			for name := range call {
-				read[name]++
+				last[name] = second
+			}
+			for i := 0; i < 1000 && second >= 6; i += 2 {
+				assert.GreaterOrEqual(t, last[name(i)], second-6, name(i))
+			}
+			for i := 140; i < 160; i += 2 {
+				assert.Equal(t, 1, call[name(i)], "it is opened")
 			}
 		}
-		assert.EqualValues(t, 30, read["r0042"])
-		for i := range 1000 {
-			assert.GreaterOrEqual(t, read[fmt.Sprintf("r%04d", i)], 10, "r%04d", i)
-		}
+		cancel()
+		done.Wait()
 	})
 }
 

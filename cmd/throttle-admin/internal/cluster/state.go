@@ -28,7 +28,7 @@ func NewState() *State {
 // A replica is a process with a Limiter.
 type replica struct {
 	last  Record           // without its subscriptions
-	came  time.Time        // when it was read first
+	read  time.Time        // when a record of it was read last
 	gone  time.Time        // since when there is no record; zero = there is one
 	parts map[partID]*part // see also groups
 
@@ -61,12 +61,13 @@ type group struct {
 // Add takes over a status record that was read at now.
 func (st *State) Add(s Record, now time.Time) {
 	r := st.replicas[s.Replica]
-	if r == nil {
+	known := r != nil
+	if !known {
 		r = &replica{}
 		st.replicas[s.Replica] = r
 	}
-	r.gone = time.Time{}
-	if s.Time == r.last.Time && !r.came.IsZero() {
+	r.gone, r.read = time.Time{}, now
+	if known && s.Time == r.last.Time {
 		return // it has been read before
 	}
 	parts := make(map[partID]*part, len(s.Subscriptions))
@@ -94,7 +95,7 @@ func (st *State) Add(s Record, now time.Time) {
 		}
 	}
 	s.Subscriptions = nil
-	r.last, r.came, r.parts = s, now, parts
+	r.last, r.parts = s, parts
 }
 
 // Present says at now which replicas have a status record. The others are stale, and forgotten
@@ -141,7 +142,7 @@ const (
 	turns    = 10   // seconds in which each of more has one
 )
 
-// What is kept of the last hour.
+// The bounds of the points that are kept.
 const (
 	keepEvery = 10 * time.Second
 	busiest   = 500 // topics, by the used part of the limit, with a point each ten seconds
@@ -151,8 +152,8 @@ const (
 )
 
 // keep begins and drops tracks: all topics have a coarse one, the busiest a finer one, and those on
-// view lately the finest. What does not fit into maxMemory is dropped, the finest of a topic last.
-// Topics that have been idle for an hour are forgotten.
+// view lately the finest. If all points together exceed maxMemory, tracks are dropped, the finest
+// of a topic last. Topics that have been idle for an hour are forgotten.
 func (st *State) keep(now time.Time) {
 	all := make([]*topic, 0, len(st.topics))
 	for name, t := range st.topics {
@@ -240,15 +241,15 @@ func (st *State) size(name string) int {
 // longestUnread returns the replicas that have one of these topics, those first whose records were
 // read longest ago.
 func (st *State) longestUnread(topics map[string]time.Time) (names []string) {
-	came := map[string]time.Time{}
+	read := map[string]time.Time{}
 	for topic := range topics {
 		if t := st.topics[topic]; t != nil {
 			for _, g := range t.groups {
 				for _, p := range g.parts {
-					came[p.replica.last.Replica] = p.replica.came
+					read[p.replica.last.Replica] = p.replica.read
 				}
 			}
 		}
 	}
-	return slices.SortedFunc(maps.Keys(came), func(a, b string) int { return came[a].Compare(came[b]) })
+	return slices.SortedFunc(maps.Keys(read), func(a, b string) int { return read[a].Compare(read[b]) })
 }

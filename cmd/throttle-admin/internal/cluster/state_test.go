@@ -23,10 +23,10 @@ const (
 
 var start = time.UnixMilli(1_800_000_000_000)
 
-// at returns the time so many seconds after the start.
+// at returns a time in seconds after the start.
 func at(seconds float64) time.Time { return start.Add(time.Duration(seconds * 1e9)) }
 
-// used returns a subscription that has used so many permits of a limit of 100/s.
+// used returns a subscription that has used n permits of a limit of 100/s.
 func used(topic, name string, n int64) dispatch.SubscriptionStats {
 	return dispatch.SubscriptionStats{
 		Topic: topic, Subscription: name, Backlog: -1,
@@ -366,10 +366,13 @@ func TestDrainedIn(t *testing.T) {
 	st = cluster.NewState()
 	random := rand.New(rand.NewPCG(1, 2))
 	second = 0
+	known := 0
 	for ; second < 60; second++ {
-		weak := report(second, 1_000_000-int64(second)+int64(random.IntN(2000)))
-		assert.False(t, weak.Known() && weak < 100, "%v", weak)
+		if report(second, 1_000_000-int64(second)+int64(random.IntN(2000))).Known() {
+			known++
+		}
 	}
+	assert.Less(t, known, 10, "a slope that may be noise")
 	st = cluster.NewState()
 	for second = range 60 {
 		if in := report(second, 100_000-int64(100*second)+int64(random.IntN(200))); second >= 30 {
@@ -456,7 +459,7 @@ func TestOverview(t *testing.T) {
 	assert.Equal(t, []string{"t00", "t01"}, topics(cluster.Query{Size: 2, Sort: "limit"}))
 	assert.Equal(t, []string{"t20", "t22", "t23"}, topics(cluster.Query{Size: 9, Sort: "topic", Filter: "T2 billing throttled"}))
 	assert.Len(t, topics(cluster.Query{Size: 50, Filter: strings.Repeat("t1 ", 10) + "x"}), 10, "ten words count")
-	assert.Len(t, topics(cluster.Query{Size: 50, Filter: "t1" + strings.Repeat(" ", cluster.MaxFilter) + "x"}), 10, "so many bytes count")
+	assert.Len(t, topics(cluster.Query{Size: 50, Filter: "t1" + strings.Repeat(" ", cluster.MaxFilter) + "x"}), 10, "words beyond MaxFilter are ignored")
 	unknown := used("kafka://public/default/unknown", "Billing", 1)
 	unknown.Backlog = -1
 	publish(st, "b", at(0), unknown)

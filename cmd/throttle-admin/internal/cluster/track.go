@@ -1,7 +1,7 @@
 package cluster
 
 import (
-	"math"
+	"maps"
 	"time"
 )
 
@@ -10,7 +10,7 @@ type track struct {
 	step    int64
 	times   []int64 // Unix seconds, of the end of each step
 	figures [figures][]float32
-	rates   map[string][]float32 // by subscription and owner; as long as times
+	rates   Lines // by subscription and owner; as long as times
 
 	last int64 // Unix seconds, of the last row
 
@@ -53,7 +53,7 @@ func (m *mean) take() float32 {
 }
 
 func newTrack(step int64, now time.Time) *track {
-	return &track{step: step, begin: now.Unix(), rates: map[string][]float32{}, sum: map[string]*mean{}}
+	return &track{step: step, begin: now.Unix(), rates: Lines{}, sum: map[string]*mean{}}
 }
 
 // gap is the time, in seconds, after which what was between two rows is unknown.
@@ -107,10 +107,7 @@ func (t *track) end(now int64) {
 		t.figures[i] = append(t.figures[i], t.sums[i].take())
 	}
 	for name, m := range t.sum {
-		if _, ok := t.rates[name]; !ok {
-			t.rates[name] = unknowns(len(t.times))
-		}
-		t.rates[name] = append(t.rates[name], m.take())
+		t.rates.Put(name, m.take(), len(t.times))
 	}
 	t.times, t.begin = append(t.times, now), now
 	old := 0
@@ -122,30 +119,9 @@ func (t *track) end(now int64) {
 		for i := range t.figures {
 			t.figures[i] = append([]float32(nil), t.figures[i][old:]...)
 		}
-		for name, values := range t.rates {
-			if t.rates[name] = append([]float32(nil), values[old:]...); !anyKnown(t.rates[name]) {
-				delete(t.rates, name)
-				delete(t.sum, name)
-			}
-		}
+		t.rates.Drop(old)
+		maps.DeleteFunc(t.sum, func(name string, _ *mean) bool { return t.rates[name] == nil })
 	}
-}
-
-func unknowns(n int) []float32 {
-	all := make([]float32, n)
-	for i := range all {
-		all[i] = float32(math.NaN())
-	}
-	return all
-}
-
-func anyKnown(values []float32) bool {
-	for _, x := range values {
-		if x == x {
-			return true
-		}
-	}
-	return false
 }
 
 // bytes is about how much memory the points take.

@@ -258,7 +258,7 @@ func TestBrowser(t *testing.T) {
 	w.press("\x1b")
 	w.until(orders)
 
-	// What somebody has opened or chosen stays while the page changes; Esc keeps the filter.
+	// The focus and open details stay while the page changes; Esc keeps the filter.
 	w.show("/?filter=orders&sort=backlog")
 	w.until(orders)
 	assert.Equal(t, "orders", eval[string](w, "document.querySelector('input[type=search]').value"))

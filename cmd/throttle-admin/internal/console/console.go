@@ -81,7 +81,7 @@ func CheckAddress(address string) error {
 // the stores of a; permits is the permit store of --permits.
 func Serve(ctx context.Context, a *cli.App, permits dispatch.PermitStore, listen string) (at net.Addr, stop func(), err error) {
 	ctx, cancel := context.WithCancel(ctx)
-	reader, quotas := cluster.NewReader(permits, a.Cluster), &quotaPoints{}
+	reader, quotas := cluster.NewReader(permits, a.Cluster), newQuotaPoints()
 	app := *a
 	app.Records = (&records{store: permits, cluster: a.Cluster}).read
 	h, wait := newServer(ctx, &app, reader, quotas)

@@ -22,7 +22,7 @@ import (
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
-// allPanels are all that pages are made of. What commands print, they print here in the same form.
+// allPanels are all that pages are made of. Panels of commands have the JSON that these print.
 func (s *server) allPanels() map[string]panel {
 	return map[string]panel{
 		"status":   {every: time.Second, show: s.status},

@@ -2,10 +2,8 @@ package console
 
 import (
 	"context"
-	"maps"
 	"math"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -18,13 +16,14 @@ import (
 type quotaPoints struct {
 	mu       sync.Mutex
 	times    []int64 // Unix seconds
-	inForce  lines
-	costs    lines
-	backends lines
+	inForce  cluster.Lines
+	costs    cluster.Lines
+	backends cluster.Lines
 }
 
-// lines are values at the same times, by name.
-type lines map[string]cluster.Numbers
+func newQuotaPoints() *quotaPoints {
+	return &quotaPoints{inForce: cluster.Lines{}, costs: cluster.Lines{}, backends: cluster.Lines{}}
+}
 
 const (
 	quotasEvery = 10 * time.Second
@@ -67,44 +66,31 @@ func (p *quotaPoints) add(s ratekeeper.Status, now time.Time) {
 	p.point(now.Unix(), inForce, costs, backends)
 	if old := len(p.times) - quotaHour; old > 0 {
 		p.times = slices.Delete(p.times, 0, old)
-		for _, l := range []lines{p.inForce, p.costs, p.backends} {
-			l.drop(old)
+		for _, l := range []cluster.Lines{p.inForce, p.costs, p.backends} {
+			l.Drop(old)
 		}
 	}
 }
 
 func (p *quotaPoints) point(at int64, inForce, costs, backends map[string]float64) {
+	put(p.inForce, inForce, len(p.times))
+	put(p.costs, costs, len(p.times))
+	put(p.backends, backends, len(p.times))
 	p.times = append(p.times, at)
-	n := len(p.times)
-	p.inForce, p.costs, p.backends = p.inForce.add(inForce, n), p.costs.add(costs, n), p.backends.add(backends, n)
 }
 
-// add adds a value to each line, which has n of them then.
-func (l lines) add(values map[string]float64, n int) lines {
-	if l == nil {
-		l = lines{}
-	}
-	for name := range values {
-		if l[name] == nil && len(l) < maxLines {
-			l[name] = slices.Repeat(cluster.Numbers{float32(math.NaN())}, n-1)
+// put appends a value to each line, of which each has n.
+func put(lines cluster.Lines, values map[string]float64, n int) {
+	for name := range lines {
+		if x, ok := values[name]; ok {
+			lines.Put(name, float32(x), n)
+		} else {
+			lines.Put(name, float32(math.NaN()), n)
 		}
 	}
-	for name := range l {
-		x, ok := values[name]
-		if !ok {
-			x = math.NaN()
-		}
-		l[name] = append(l[name], float32(x))
-	}
-	return l
-}
-
-// drop forgets the first values, and lines without any others.
-func (l lines) drop(n int) {
-	for name, values := range l {
-		l[name] = slices.Delete(values, 0, n)
-		if !slices.ContainsFunc(l[name], func(x float32) bool { return x == x }) {
-			delete(l, name)
+	for name, x := range values {
+		if lines[name] == nil && len(lines) < maxLines {
+			lines.Put(name, float32(x), n)
 		}
 	}
 }
@@ -125,14 +111,5 @@ func (p *quotaPoints) since(after int64) decisionsAnswer {
 	if found {
 		i++
 	}
-	return decisionsAnswer{slices.Clone(p.times[i:]), p.inForce.from(i), p.costs.from(i), p.backends.from(i)}
-}
-
-func (l lines) from(i int) []cluster.Rates {
-	all := []cluster.Rates{}
-	for name, values := range maps.All(l) {
-		all = append(all, cluster.Rates{Name: name, Values: slices.Clone(values[i:])})
-	}
-	slices.SortFunc(all, func(a, b cluster.Rates) int { return strings.Compare(a.Name, b.Name) })
-	return all
+	return decisionsAnswer{slices.Clone(p.times[i:]), p.inForce.From(i), p.costs.From(i), p.backends.From(i)}
 }

@@ -14,7 +14,7 @@ import (
 
 // TestQuotaPoints: what was decided in the last hour, by id, without what is over.
 func TestQuotaPoints(t *testing.T) {
-	p, start := &quotaPoints{}, time.Unix(1_800_000_000, 0)
+	p, start := newQuotaPoints(), time.Unix(1_800_000_000, 0)
 	at := func(n int) time.Time { return start.Add(time.Duration(n) * quotasEvery) }
 	for n := range 2 * quotaHour {
 		s := ratekeeper.Status{Decisions: []quota.Decision{{ID: "tag:a", Smoothed: float64(n), Cost: 7}}}

@@ -37,7 +37,7 @@ func newTopCommand(a *cli.App) *cobra.Command {
 limit, how long calls wait, the backlog, and when it will be gone. On a terminal, keys sort,
 filter, open a topic, explain it, and pause it after a confirmation; ? lists them.
 
-Rates, backlogs and waits are those that replicas publish once a second. What they do not know is
+Rates, backlogs and waits are those that replicas publish once a second. Unknown values are
 shown as -. A subscription that has caught up is not counted.`,
 		Example: `  throttle-admin top
   throttle-admin top --filter 'orders throttled' --sort backlog
@@ -104,9 +104,9 @@ func (t *top) run(ctx context.Context) error {
 
 // show prints the topics once.
 func (t *top) show(ctx context.Context) error {
-	// What is on view is read each second, the others more rarely if there are many.
+	// Records of topics on view are read each second, others more rarely if there are many.
 	for wait := time.Duration(0); ; wait = 50 * time.Millisecond {
-		if !pause(ctx, wait) {
+		if !sleep(ctx, wait) {
 			return nil
 		}
 		if _, status := t.reader.Overview(t.query); status.Error != "" {
@@ -115,7 +115,7 @@ func (t *top) show(ctx context.Context) error {
 			break
 		}
 	}
-	if !pause(ctx, settle) {
+	if !sleep(ctx, settle) {
 		return nil
 	}
 	o, status := t.reader.Overview(t.query)
@@ -125,8 +125,8 @@ func (t *top) show(ctx context.Context) error {
 	return t.app.Print(o, func(w *strings.Builder) { table(w, o, status) })
 }
 
-// pause waits, and reports whether it was not ended by ctx.
-func pause(ctx context.Context, d time.Duration) bool {
+// sleep waits, and reports whether it was not ended by ctx.
+func sleep(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-ctx.Done():
 		return false
@@ -137,7 +137,7 @@ func pause(ctx context.Context, d time.Duration) bool {
 
 // print prints the topics once a second until ctx ends.
 func (t *top) print(ctx context.Context) error {
-	for pause(ctx, time.Second) {
+	for sleep(ctx, time.Second) {
 		o, status := t.reader.Overview(t.query)
 		if err := t.app.Print(o, func(w *strings.Builder) {
 			table(w, o, status)
