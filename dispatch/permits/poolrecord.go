@@ -316,16 +316,22 @@ func parse[T any](text []byte, version func(*T) *int) (says T, err error) {
 // request that fails with it should come again after a delay that grows.
 var ErrConflict = errors.New("other processes replace it all the time")
 
-// WaitAfterConflict waits before a compare-and-swap that lost is tried again: for a random time of
-// up to 2 ms, which doubles with each attempt (the first is 0), up to 128 ms. It returns
+// WaitAfterConflict is called before a compare-and-swap that lost is tried again, on the value that
+// it lost to. The first attempt is 0. It waits after each third attempt only: what others replace
+// all the time is out of date after a wait, so that only attempts without one can succeed. It waits
+// for a random time of up to 2 ms, which doubles each time that it waits, up to 128 ms. It returns
 // ErrConflict with ctx's error if ctx ends first.
 func WaitAfterConflict(ctx context.Context, attempt int) error {
-	timer := time.NewTimer(rand.N(2 * time.Millisecond << min(attempt, 6)))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("%w: %w", ErrConflict, ctx.Err())
+	if attempt%3 == 2 {
+		timer := time.NewTimer(rand.N(2 * time.Millisecond << min(attempt/3, 6)))
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+		}
 	}
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("%w: %w", ErrConflict, err)
+	}
+	return nil
 }
