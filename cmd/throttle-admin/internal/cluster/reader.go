@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -16,7 +17,9 @@ type Reader struct {
 	store   dispatch.PermitStore
 	cluster string
 
-	turn int // of the records that are not on view; used by Run only
+	turn int             // of the records that are not on view; used by Run only
+	bad  map[string]bool // replicas whose records could not be read last; likewise
+	why  error           // of one of them
 
 	mu       sync.Mutex // guards the fields below
 	state    *State
@@ -32,7 +35,7 @@ type Status struct {
 	Unread     bool      `json:"unread,omitempty"`     // nothing has been read yet
 	Since      time.Time `json:"since,omitzero"`       // since when the permit store cannot be read
 	Error      string    `json:"error,omitempty"`      // why
-	Unreadable string    `json:"unreadable,omitempty"` // why a status record could not be read lately
+	Unreadable string    `json:"unreadable,omitempty"` // why a status record cannot be read
 }
 
 const (
@@ -46,7 +49,7 @@ const (
 func NewReader(store dispatch.PermitStore, cluster string) *Reader {
 	return &Reader{
 		store: store, cluster: cluster, state: NewState(), status: Status{Unread: true},
-		opened: map[string]time.Time{}, listed: map[string]time.Time{},
+		bad: map[string]bool{}, opened: map[string]time.Time{}, listed: map[string]time.Time{},
 	}
 }
 
@@ -75,7 +78,10 @@ func (r *Reader) read(ctx context.Context) {
 	if err != nil && ctx.Err() != nil {
 		return
 	}
-	records, unreadable := parse(texts)
+	records := r.parse(texts)
+	if err == nil {
+		r.judge(names, due, records)
+	}
 	now := time.Now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -90,21 +96,51 @@ func (r *Reader) read(ctx context.Context) {
 		r.status.Error = err.Error()
 		return
 	}
-	r.status, r.replicas = Status{Unreadable: unreadable}, len(names)
-	r.state.Present(names, now)
+	r.status, r.replicas = Status{Unreadable: r.unreadable()}, len(names)
+	r.state.Present(slices.DeleteFunc(names, func(name string) bool { return r.bad[name] }), now)
 	r.state.Tick(now, r.onView(now))
 }
 
-func parse(texts [][]byte) (records []Record, unreadable string) {
+func (r *Reader) parse(texts [][]byte) (records []Record) {
 	for _, text := range texts {
-		r, err := Parse(text)
+		s, err := Parse(text)
 		if err != nil {
-			unreadable = fmt.Sprintf("a replica's status record: %v", err)
+			r.why = err
 			continue
 		}
-		records = append(records, r)
+		records = append(records, s)
 	}
-	return records, unreadable
+	return records
+}
+
+// judge notes which of the records that were due could not be read. Its replica is stale then.
+func (r *Reader) judge(names, due []string, records []Record) {
+	read := make(map[string]bool, len(records))
+	for _, s := range records {
+		read[s.Replica] = true
+	}
+	for _, name := range due {
+		if r.bad[name] = !read[name]; !r.bad[name] {
+			delete(r.bad, name)
+		}
+	}
+	maps.DeleteFunc(r.bad, func(name string, _ bool) bool {
+		_, found := slices.BinarySearch(names, name) // due has sorted them
+		return !found
+	})
+}
+
+// unreadable tells which records could not be read last.
+func (r *Reader) unreadable() string {
+	if len(r.bad) == 0 || r.why == nil {
+		r.why = nil
+		return ""
+	}
+	text := "the status record of " + slices.Min(slices.Collect(maps.Keys(r.bad)))
+	if more := len(r.bad) - 1; more > 0 {
+		text += fmt.Sprintf(", and those of %d more replicas", more)
+	}
+	return fmt.Sprintf("%s: %v", text, r.why)
 }
 
 // due returns the replicas to read now: those that have not been read, those with topics on view,
@@ -116,7 +152,7 @@ func (r *Reader) due(names []string) (due []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, name := range names {
-		if r.state.replicas[name] == nil {
+		if r.state.replicas[name] == nil && !r.bad[name] {
 			wanted[name] = true
 		}
 	}

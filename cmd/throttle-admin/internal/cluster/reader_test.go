@@ -198,7 +198,64 @@ func TestReaderWithoutStore(t *testing.T) {
 		assert.NoError(t, w.Publish(t.Context(), "c", "odd", []byte(`{"waitTimes`), time.Minute))
 		time.Sleep(2 * time.Second)
 		o, status = r.Overview(cluster.Query{Size: 9})
-		assert.Contains(t, status.Unreadable, "a replica's status record")
+		assert.Contains(t, status.Unreadable, "the status record of odd")
 		assert.Len(t, o.Rows, 2)
+	})
+}
+
+// TestUnreadableRecord: a replica whose record cannot be read any more is stale until it can, and
+// the reader says so all the time.
+func TestUnreadableRecord(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const topic = "kafka://public/default/t"
+		w := &watched{Store: memory.New()}
+		ctx, cancel := context.WithCancel(t.Context())
+		publish := func(replica string, text []byte) {
+			assert.NoError(t, w.Publish(ctx, "c", replica, text, time.Hour))
+		}
+		good := func(n int64) []byte {
+			text, err := json.Marshal(dispatch.Stats{
+				Replica: "r", Time: 1000 * n, Subscriptions: []dispatch.SubscriptionStats{used(topic, "s", 10*n)},
+			})
+			assert.NoError(t, err)
+			return text
+		}
+		publish("r", good(1))
+		for n := range 30 {
+			publish(fmt.Sprintf("other%02d", n), []byte(`{}`))
+		}
+		r := cluster.NewReader(w, "c")
+		var done sync.WaitGroup
+		done.Go(func() { r.Run(ctx) })
+		// expect looks for some seconds, in the last of which the replica is stale or not.
+		expect := func(seconds int, stale bool, unreadable string) {
+			t.Helper()
+			for n := range seconds {
+				time.Sleep(time.Second)
+				row, status, ok := r.Topic(topic)
+				assert.True(t, ok)
+				assert.Contains(t, status.Unreadable, unreadable)
+				if n == seconds-1 {
+					assert.Equal(t, stale, row.Condition == cluster.Stale)
+					o, _ := r.Overview(cluster.Query{})
+					assert.Equal(t, 1, o.Totals.Topics)
+				}
+			}
+		}
+		time.Sleep(time.Second / 2)
+		expect(20, false, "the status record of other00, and those of 29 more replicas: replica: missing")
+		publish("r", []byte("no JSON"))
+		expect(3, true, "and those of")
+		expect(20, true, "and those of 30 more replicas: ")
+		publish("r", good(60))
+		expect(3, false, "and those of 29 more replicas: ")
+		for n := range 30 {
+			name := fmt.Sprintf("other%02d", n)
+			publish(name, fmt.Appendf(nil, `{"replica":%q}`, name))
+		}
+		expect(11, false, "")
+		assert.Empty(t, r.Status().Unreadable)
+		cancel()
+		done.Wait()
 	})
 }

@@ -1,6 +1,8 @@
 package cluster
 
 import (
+	"errors"
+
 	"github.com/go-json-experiment/json"
 
 	"github.com/dispatchthrottle/throttle/dispatch"
@@ -56,6 +58,8 @@ type limit struct {
 
 // Parse reads a status record.
 func Parse(text []byte) (r Record, err error) {
-	err = json.Unmarshal(text, &r)
+	if err = json.Unmarshal(text, &r); err == nil && r.Replica == "" {
+		err = errors.New("replica: missing")
+	}
 	return r, err
 }

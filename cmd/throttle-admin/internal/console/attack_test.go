@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"runtime"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -67,23 +68,31 @@ func TestManyConnections(t *testing.T) {
 	s := open(t)
 	address := s.address
 	goroutines := runtime.NumGoroutine()
-	var conns []net.Conn
+	const tries, dialers = 10_000, 2500
+	conns := make(chan net.Conn, tries)
 	defer func() {
-		for _, c := range conns {
+		for c := range conns {
 			_ = c.Close()
 		}
 	}()
 	dialer := net.Dialer{Timeout: time.Second}
-	for range 10_000 {
-		c, err := dialer.Dial("tcp", address)
-		if err != nil {
-			break // the backlog is full
-		}
-		conns = append(conns, c)
-		if len(conns)%10 == 0 {
-			_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: ")
-		}
+	var dialing sync.WaitGroup
+	for range dialers {
+		dialing.Go(func() {
+			for i := range tries / dialers {
+				c, err := dialer.Dial("tcp", address)
+				if err != nil {
+					continue // the backlog is full
+				}
+				if i == 0 {
+					_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: ")
+				}
+				conns <- c
+			}
+		})
 	}
+	dialing.Wait()
+	close(conns)
 	assert.Greater(t, len(conns), 1000)
 	assert.Less(t, runtime.NumGoroutine()-goroutines, 3000)
 	throttletest.Until(t, "it answers again", func() bool { return answers(t, address) })

@@ -4,12 +4,14 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"net/url"
 	"os"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/network"
@@ -34,6 +36,7 @@ type world struct {
 	t        *testing.T
 	ctx      context.Context // of what runs
 	end      func()
+	leave    func() // ends the console
 	flags    []string
 	store    string
 	url      string
@@ -51,7 +54,6 @@ func newWorld(t *testing.T) *world {
 	w.flags = []string{"--policies", w.store, "--permits", w.redis.URL, "--cluster", "eu"}
 	w.admin("set-msg-rate", orders, "100", "--as", "ann", "-m", "the first limit")
 	w.ctx, w.end = context.WithCancel(t.Context())
-	var running sync.WaitGroup
 	for _, name := range []string{"billing", "alerts"} {
 		for range 2 {
 			w.run(orders, name, func(s *dispatch.Subscription) error {
@@ -61,19 +63,62 @@ func newWorld(t *testing.T) *world {
 			})
 		}
 	}
+	w.console("127.0.0.1:0")
+	w.open()
+	return w
+}
+
+// console starts the console.
+func (w *world) console(listen string) {
+	ctx, end := context.WithCancel(w.ctx)
 	var out printed
-	args := append(w.flags, "console", "--listen", "127.0.0.1:0")
-	running.Go(func() { cli.Run(w.ctx, args, strings.NewReader(""), &out, &out, Commands) })
-	t.Cleanup(func() {
-		w.end()
+	var running sync.WaitGroup
+	args := append(slices.Clip(w.flags), "console", "--listen", listen)
+	running.Go(func() { cli.Run(ctx, args, strings.NewReader(""), &out, &out, Commands) })
+	w.leave = func() {
+		end()
 		running.Wait()
-	})
-	throttletest.Until(t, "the console says where it is", func() bool {
+	}
+	w.t.Cleanup(w.leave)
+	throttletest.Until(w.t, "the console says where it is", func() bool {
 		w.url, _, _ = strings.Cut(out.String(), " ")
 		return strings.HasPrefix(w.url, "http://")
 	})
-	w.open()
-	return w
+}
+
+// populate adds topics of several conditions, and a ratekeeper.
+func (w *world) populate() {
+	const payments, clicks, events = "kafka://public/default/payments", "kafka://shop/web/clicks", "persistent://shop/web/events"
+	w.admin("set-msg-rate", "cluster", "2000", "--as", "ann", "-m", "nobody needs more")
+	w.admin("set-msg-rate", "shop/web", "500", "--as", "ann", "-m", "the database bears 600 writes a second")
+	w.admin("pause", payments, "--for", "2h", "--as", "bob", "-m", "the provider is down")
+	w.run(payments, "export", func(s *dispatch.Subscription) error {
+		s.ReportBacklog(1200)
+		_, err := s.Acquire(w.ctx, 1)
+		return err
+	})
+	w.run(clicks, "statistics", func(s *dispatch.Subscription) error {
+		s.ReportBacklog(900)
+		time.Sleep(5 * time.Millisecond)
+		_, err := s.Acquire(w.ctx, 1)
+		return err
+	})
+	w.run(events, "search", func(s *dispatch.Subscription) error {
+		s.ReportBacklog(0)
+		time.Sleep(10 * time.Millisecond)
+		_, err := s.Acquire(w.ctx, 1)
+		return err
+	})
+	w.run("kafka://public/default/returns", "audit", func(s *dispatch.Subscription) error {
+		_, err := s.Acquire(w.ctx, 1)
+		<-w.ctx.Done() // it reads no more
+		return err
+	})
+	w.publish(dispatch.Stats{Replica: "over", Time: time.Now().UnixMilli(), Subscriptions: []dispatch.SubscriptionStats{
+		{Topic: "kafka://public/default/archive", Subscription: "copy", Limits: []dispatch.LimitStats{{Rate: 20}}},
+	}}, 3*time.Second)
+	w.admin("quota", "set", "tag:reports", "total=200KiB", "reserved=50KiB", "--as", "ann")
+	go cli.Run(w.ctx, append(w.flags, "ratekeeper"), strings.NewReader(""), &printed{}, &printed{}, quotas.Commands)
 }
 
 // run runs a replica with a subscription, which reads until reading fails.
@@ -93,6 +138,20 @@ func (w *world) run(topic, name string, read func(*dispatch.Subscription) error)
 		<-done
 		assert.NoError(w.t, lim.Close())
 	})
+}
+
+// publish publishes the status record of a replica that does not exist.
+func (w *world) publish(s dispatch.Stats, ttl time.Duration) {
+	text, err := json.Marshal(s)
+	require.NoError(w.t, err)
+	w.publishText(s.Replica, text, ttl)
+}
+
+func (w *world) publishText(replica string, text []byte, ttl time.Duration) {
+	permits, err := throttle.OpenPermits(w.redis.URL)
+	require.NoError(w.t, err)
+	require.NoError(w.t, permits.Publish(w.t.Context(), "eu", replica, text, ttl))
+	require.NoError(w.t, permits.Close())
 }
 
 // printed is what a command prints.
@@ -220,6 +279,9 @@ func TestBrowser(t *testing.T) {
 		return w.plotted("billing") > 90 && w.plotted("alerts") > 90 && w.plotted("billing") < 110
 	})
 	w.until("a load test")
+	throttletest.Until(t, "the change is a mark in the plot", func() bool {
+		return strings.Contains(eval[string](w, "document.querySelector('figure canvas').getAttribute('aria-label')"), "bob: a load test")
+	})
 	w.until("messageRate=200/s -m 'keep") // the command that pins the limit has its unit
 
 	// The history has the command that undoes it; undone, the old limit is back.
@@ -237,8 +299,9 @@ func TestBrowser(t *testing.T) {
 	w.redis.Stop()
 	w.until("the permit store cannot be read since")
 	w.redis.Start()
+	restarted := float64(time.Now().Unix())
 	throttletest.Until(t, "the page goes on", func() bool {
-		return !strings.Contains(w.text(), "cannot be read since") && w.plotted("limit") == 100
+		return !strings.Contains(w.text(), "cannot be read since") && w.plotted("limit") == 100 && w.plotted("time") > restarted
 	})
 	assert.Equal(t, 1, eval[int](w, "window.kept"))
 
@@ -290,14 +353,114 @@ func (w *world) check() {
 	assert.Empty(w.t, w.messages)
 }
 
+// TestComesBack: a page that was hidden, or whose console has ended and started again, goes on
+// without a reload; the browser's Back and Forward do what they do elsewhere; Copy copies the
+// command.
+func TestComesBack(t *testing.T) {
+	w := newWorld(t)
+	hide := func(hidden bool) {
+		eval[int](w, fmt.Sprintf(`(Object.defineProperty(document, "hidden", {value: %v, configurable: true}),
+			document.dispatchEvent(new Event("visibilitychange")), 1)`, hidden))
+	}
+	browsers := func() (c costAnswer) {
+		got, err := http.Get(w.url + "/api/console")
+		require.NoError(t, err)
+		defer func() { _ = got.Body.Close() }()
+		require.NoError(t, json.NewDecoder(got.Body).Decode(&c))
+		return c
+	}
+	w.show(topicPage)
+	throttletest.Until(t, "it is plotted", func() bool { return w.plotted("limit") == 100 && browsers().Browsers == 1 })
+	eval[int](w, "window.kept = 1")
+	hide(true)
+	throttletest.Until(t, "a hidden page asks for nothing", func() bool { return browsers().Browsers == 0 })
+	was := w.plotted("time")
+	w.admin("set-msg-rate", orders, "200", "--as", "bob", "-m", "while nobody looks")
+	hide(false)
+	throttletest.Until(t, "it has what it missed", func() bool { return w.plotted("limit") == 200 && w.plotted("time") > was })
+	w.until("while nobody looks")
+
+	w.leave()
+	w.until("does not answer since")
+	w.console(strings.TrimPrefix(w.url, "http://"))
+	throttletest.Until(t, "the page goes on", func() bool {
+		return !strings.Contains(w.text(), "does not answer") && w.plotted("time") > was && browsers().Browsers == 1
+	})
+
+	w.until("--dry-run")
+	eval[int](w, "navigator.clipboard.writeText = async t => { window.copied = t; }, 1")
+	preview := `[...document.querySelectorAll(".command")].find(c => c.innerText.includes("Preview"))`
+	eval[int](w, preview+".querySelector('button').click() || 1")
+	throttletest.Until(t, "it is copied", func() bool { return eval[string](w, preview+".querySelector('button').innerText") == "Copied" })
+	copied := eval[string](w, "window.copied")
+	assert.Equal(t, eval[string](w, preview+".querySelector('pre').innerText"), copied)
+	assert.Equal(t, "throttle-admin set-msg-rate "+orders+" 200/s --dry-run", copied)
+
+	w.press("\x1b")
+	w.until("How hard it is throttled")
+	eval[int](w, "window.history.back() || 1")
+	w.until("Dispatched against the limit")
+	eval[int](w, "window.history.forward() || 1")
+	w.until("How hard it is throttled")
+	assert.Equal(t, "/", eval[string](w, "location.pathname"))
+	assert.Equal(t, 1, eval[int](w, "window.kept"), "it was never loaded again")
+	w.mu.Lock()
+	w.messages = nil // the browser complains of the console that has ended
+	w.mu.Unlock()
+	w.check()
+}
+
+// TestStrangeNames: names and texts that others have written are shown as texts: as HTML, they
+// would do something. No direction or control character gets into the page; none makes it wider.
+func TestStrangeNames(t *testing.T) {
+	const evil = `<img src=x onerror="window.evil=1"><script>window.evil=1</script>`
+	const before = "kafka://public/default/"
+	w := newWorld(t)
+	names := []string{before + evil, before + "\u202edrowssap", before + "\x1b[31mred", before + strings.Repeat("long", 2500)}
+	record := dispatch.Stats{Replica: "r" + evil, Time: time.Now().UnixMilli()}
+	for _, name := range names {
+		record.Subscriptions = append(record.Subscriptions, dispatch.SubscriptionStats{
+			Topic: name, Subscription: "s" + evil, Owner: "tag:" + evil, Waiting: 3, Reason: dispatch.Reason(evil),
+			Limits: []dispatch.LimitStats{{Key: evil, Rate: 5}},
+		})
+	}
+	w.publish(record, time.Hour)
+	w.publishText("bad"+evil, []byte(evil), time.Hour)
+	w.admin("set-msg-rate", orders, "90", "--as", "ann"+evil, "-m", "why"+evil)
+
+	paths := map[string]string{"/": "onerror", "/history": "why<img", "/health": "onerror", "/quotas": "No ratekeeper leads", topicPage: "why<img"}
+	for _, name := range names {
+		paths["/topic?topic="+url.QueryEscape(name)] = "s<img"
+	}
+	for path, ready := range paths {
+		for _, width := range []int64{360, 1280} {
+			require.NoError(t, chromedp.Do(w.browser, chromedp.EmulateViewport(width, 900)))
+			w.show(path)
+			w.until(ready)
+			assert.False(t, eval[bool](w, "'evil' in window"), path)
+			assert.Zero(t, eval[int](w, "document.querySelectorAll('#main img, #main script').length"), path)
+			assert.NotRegexp(t, "[\u202e\x1b]", w.text()+eval[string](w, "document.title"), path)
+			assert.LessOrEqual(t, eval[int64](w, "document.documentElement.scrollWidth"), width, "%s at %d", path, width)
+		}
+	}
+	w.check()
+}
+
 // TestAccessible: axe finds no fault of contrast, names or keyboard in any page, in the dark and in
 // the light, on a small and on a large screen; and nothing is wider than the screen.
 func TestAccessible(t *testing.T) {
 	w := newWorld(t)
+	w.populate()
+	w.show("/")
+	for _, condition := range []string{"throttled", "paused", "stale", "flowing", "caught up", "idle"} {
+		throttletest.Until(t, "a topic is "+condition, func() bool {
+			return eval[bool](w, fmt.Sprintf("[...document.querySelectorAll('td .condition')].some(c => c.innerText.startsWith(%q))", condition))
+		})
+	}
 	axe, err := os.ReadFile("testdata/axe.min.js")
 	require.NoError(t, err)
 	for path, ready := range map[string]string{
-		"/": orders, topicPage: "Backlog, messages", "/history": "the first limit", "/quotas": "No ratekeeper leads", "/health": "memory",
+		"/": orders, topicPage: "Backlog, messages", "/history": "the first limit", "/quotas": "tag:reports", "/health": "memory",
 	} {
 		for _, scheme := range []string{"light", "dark"} {
 			for _, width := range []int64{360, 1280, 2560} {

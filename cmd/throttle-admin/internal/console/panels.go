@@ -100,8 +100,7 @@ type topicAnswer struct {
 	Status  cluster.Status `json:"status"`
 	Time    time.Time      `json:"time"`
 	IsTopic bool           `json:"isTopic"` // else the name may be that of a scope with many
-	Known   bool           `json:"known"`   // some replica has published it in the last hour
-	Row     cluster.Row    `json:"row"`
+	Row     *cluster.Row   `json:"row"`     // null if no replica has published it in the last hour
 }
 
 // A statusAnswer says how well the console can read.
@@ -118,8 +117,12 @@ func (s *server) status(context.Context, url.Values) (any, int64, error) {
 func (s *server) topic(_ context.Context, q url.Values) (any, int64, error) {
 	name := q.Get("topic")
 	t, err := policy.ParseTopic(name)
+	a := topicAnswer{Cluster: s.app.Cluster, Time: time.Now(), IsTopic: err == nil && t.String() == name}
 	row, status, ok := s.reader.Topic(name)
-	return topicAnswer{s.app.Cluster, status, time.Now(), err == nil && t.String() == name, ok, row}, 0, nil
+	if a.Status = status; ok {
+		a.Row = &row
+	}
+	return a, 0, nil
 }
 
 // points is the panel with the plots of a topic: what came after since, in Unix seconds.
@@ -141,7 +144,7 @@ func (s *server) decisions(_ context.Context, q url.Values) (any, int64, error) 
 	if err != nil {
 		return nil, 0, err
 	}
-	p := s.quotas.since(since)
+	p := s.quotas.since(since, time.Now())
 	if n := len(p.Times); n > 0 {
 		since = p.Times[n-1]
 	}

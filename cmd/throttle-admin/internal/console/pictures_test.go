@@ -16,10 +16,6 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/cli"
-	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/quotas"
-	"github.com/dispatchthrottle/throttle/dispatch"
 )
 
 // TestPictures writes the pictures of the documentation to the folder THROTTLE_PICTURES, and those
@@ -54,32 +50,9 @@ func TestPictures(t *testing.T) {
 	w.shootTop(filepath.Join(dir, "top.png"))
 }
 
-// happen makes something happen for two minutes: topics of several conditions, changes, a
-// ratekeeper.
+// happen makes something happen for two minutes.
 func (w *world) happen() {
-	const payments, clicks, events = "kafka://public/default/payments", "kafka://shop/web/clicks", "persistent://shop/web/events"
-	w.admin("set-msg-rate", "cluster", "2000", "--as", "ann", "-m", "nobody needs more")
-	w.admin("set-msg-rate", "shop/web", "500", "--as", "ann", "-m", "the database bears 600 writes a second")
-	w.admin("pause", payments, "--for", "2h", "--as", "bob", "-m", "the provider is down")
-	w.run(payments, "export", func(s *dispatch.Subscription) error {
-		s.ReportBacklog(1200)
-		_, err := s.Acquire(w.ctx, 1)
-		return err
-	})
-	w.run(clicks, "statistics", func(s *dispatch.Subscription) error {
-		s.ReportBacklog(900)
-		time.Sleep(5 * time.Millisecond)
-		_, err := s.Acquire(w.ctx, 1)
-		return err
-	})
-	w.run(events, "search", func(s *dispatch.Subscription) error {
-		s.ReportBacklog(0)
-		time.Sleep(10 * time.Millisecond)
-		_, err := s.Acquire(w.ctx, 1)
-		return err
-	})
-	w.admin("quota", "set", "tag:reports", "total=200KiB", "reserved=50KiB", "--as", "ann")
-	go cli.Run(w.ctx, append(w.flags, "ratekeeper"), strings.NewReader(""), &printed{}, &printed{}, quotas.Commands)
+	w.populate()
 	time.Sleep(40 * time.Second)
 	w.admin("set-msg-rate", orders, "200", "--as", "bob", "-m", "a load test")
 	time.Sleep(40 * time.Second)

@@ -16,6 +16,7 @@ import (
 type quotaPoints struct {
 	mu       sync.Mutex
 	times    []int64 // Unix seconds
+	more     int     // ids and backends last, beyond maxLines
 	inForce  cluster.Lines
 	costs    cluster.Lines
 	backends cluster.Lines
@@ -27,7 +28,6 @@ func newQuotaPoints() *quotaPoints {
 
 const (
 	quotasEvery = 10 * time.Second
-	quotaHour   = int(time.Hour / quotasEvery)
 	maxLines    = 100 // of one plot
 )
 
@@ -51,6 +51,7 @@ func (p *quotaPoints) run(ctx context.Context, store dispatch.PermitStore, name 
 func (p *quotaPoints) add(s ratekeeper.Status, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.forget(now)
 	inForce, costs, backends := map[string]float64{}, map[string]float64{}, map[string]float64{}
 	for _, d := range s.Decisions {
 		inForce[string(d.ID)], costs[string(d.ID)] = d.Smoothed, d.Cost
@@ -64,23 +65,31 @@ func (p *quotaPoints) add(s ratekeeper.Status, now time.Time) {
 		p.point(p.times[n-1]+1, nil, nil, nil) // nobody has decided, or it could not be read
 	}
 	p.point(now.Unix(), inForce, costs, backends)
-	if old := len(p.times) - quotaHour; old > 0 {
-		p.times = slices.Delete(p.times, 0, old)
-		for _, l := range []cluster.Lines{p.inForce, p.costs, p.backends} {
-			l.Drop(old)
-		}
+}
+
+// forget drops the points that are older than an hour, and all if the clock was set back.
+func (p *quotaPoints) forget(now time.Time) {
+	old, _ := slices.BinarySearch(p.times, now.Add(-time.Hour).Unix()+1)
+	if n := len(p.times); n > 0 && p.times[n-1] > now.Unix() {
+		old = n
+	}
+	if old == 0 {
+		return
+	}
+	p.times = slices.Delete(p.times, 0, old)
+	for _, l := range []cluster.Lines{p.inForce, p.costs, p.backends} {
+		l.Drop(old)
 	}
 }
 
 func (p *quotaPoints) point(at int64, inForce, costs, backends map[string]float64) {
-	put(p.inForce, inForce, len(p.times))
+	p.more = put(p.inForce, inForce, len(p.times)) + put(p.backends, backends, len(p.times))
 	put(p.costs, costs, len(p.times))
-	put(p.backends, backends, len(p.times))
 	p.times = append(p.times, at)
 }
 
-// put appends a value to each line, of which each has n.
-func put(lines cluster.Lines, values map[string]float64, n int) {
+// put appends a value to each line, of which each has n. It returns how many values have no line.
+func put(lines cluster.Lines, values map[string]float64, n int) (more int) {
 	for name := range lines {
 		if x, ok := values[name]; ok {
 			lines.Put(name, float32(x), n)
@@ -89,10 +98,15 @@ func put(lines cluster.Lines, values map[string]float64, n int) {
 		}
 	}
 	for name, x := range values {
-		if lines[name] == nil && len(lines) < maxLines {
+		switch {
+		case lines[name] != nil:
+		case len(lines) < maxLines:
 			lines.Put(name, float32(x), n)
+		default:
+			more++
 		}
 	}
+	return more
 }
 
 // A decisionsAnswer is the panel with the plots of quotas.
@@ -101,15 +115,17 @@ type decisionsAnswer struct {
 	InForce  []cluster.Rates `json:"inForce"`  // messages a second, by id
 	Costs    []cluster.Rates `json:"costs"`    // bytes a second, by id
 	Backends []cluster.Rates `json:"backends"` // load / what it bears
+	More     int             `json:"more"`     // ids and backends without a line
 }
 
-// since returns the points after a time, in Unix seconds.
-func (p *quotaPoints) since(after int64) decisionsAnswer {
+// since returns the points of the hour before now that are after a time, in Unix seconds.
+func (p *quotaPoints) since(after int64, now time.Time) decisionsAnswer {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.forget(now)
 	i, found := slices.BinarySearch(p.times, after)
 	if found {
 		i++
 	}
-	return decisionsAnswer{slices.Clone(p.times[i:]), p.inForce.From(i), p.costs.From(i), p.backends.From(i)}
+	return decisionsAnswer{slices.Clone(p.times[i:]), p.inForce.From(i), p.costs.From(i), p.backends.From(i), p.more}
 }

@@ -2,6 +2,7 @@ package console
 
 import (
 	"encoding/json"
+	"fmt"
 	"testing"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 
 // TestQuotaPoints: what was decided in the last hour, by id, without what is over.
 func TestQuotaPoints(t *testing.T) {
+	const quotaHour = int(time.Hour / quotasEvery)
 	p, start := newQuotaPoints(), time.Unix(1_800_000_000, 0)
 	at := func(n int) time.Time { return start.Add(time.Duration(n) * quotasEvery) }
 	for n := range 2 * quotaHour {
@@ -26,7 +28,8 @@ func TestQuotaPoints(t *testing.T) {
 		}
 		p.add(s, at(n))
 	}
-	all := p.since(0)
+	last := at(2*quotaHour - 1)
+	all := p.since(0, last)
 	require.Len(t, all.Times, quotaHour)
 	assert.Equal(t, at(quotaHour).Unix(), all.Times[0])
 	require.Len(t, all.InForce, 2)
@@ -37,17 +40,49 @@ func TestQuotaPoints(t *testing.T) {
 	assert.Equal(t, "[null,null,5,5]", string(text))
 	require.Len(t, all.Backends, 1)
 	assert.EqualValues(t, 2, all.Backends[0].Values[quotaHour-1], "twice what it bears")
-	last := p.since(at(2*quotaHour - 3).Unix())
-	assert.Len(t, last.Times, 2)
-	assert.Len(t, last.Costs[0].Values, 2)
-	assert.Empty(t, p.since(at(2*quotaHour).Unix()).Times)
-	p.add(ratekeeper.Status{Decisions: []quota.Decision{{ID: "tag:a", Smoothed: 3}}}, at(2*quotaHour+9))
-	values := p.since(0).InForce[0].Values
-	text, err = json.Marshal(values[quotaHour-3:])
+	after := p.since(at(2*quotaHour-3).Unix(), last)
+	assert.Len(t, after.Times, 2)
+	assert.Len(t, after.Costs[0].Values, 2)
+	assert.Empty(t, p.since(at(2*quotaHour).Unix(), last).Times)
+	last = at(2*quotaHour + 9)
+	p.add(ratekeeper.Status{Decisions: []quota.Decision{{ID: "tag:a", Smoothed: 3}}}, last)
+	values := p.since(0, last).InForce[0].Values
+	text, err = json.Marshal(values[len(values)-3:])
 	require.NoError(t, err)
 	assert.Equal(t, "[719,null,3]", string(text), "what was between is unknown")
-	for n := range quotaHour {
-		p.add(ratekeeper.Status{}, at(2*quotaHour+10+n))
+	for range quotaHour {
+		last = last.Add(quotasEvery)
+		p.add(ratekeeper.Status{}, last)
 	}
-	assert.Empty(t, p.since(0).InForce, "ids that are no more are forgotten")
+	assert.Empty(t, p.since(0, last).InForce, "ids that are no more are forgotten")
+}
+
+// TestQuotaPointsOfTheLastHour: points are forgotten when they are an hour old, also if no others
+// come, and when the clock is set back.
+func TestQuotaPointsOfTheLastHour(t *testing.T) {
+	p, now := newQuotaPoints(), time.Unix(1_800_000_000, 0)
+	decided := ratekeeper.Status{Decisions: []quota.Decision{{ID: "tag:a", Smoothed: 3}}}
+	p.add(decided, now)
+	assert.Len(t, p.since(0, now.Add(59*time.Minute)).Times, 1)
+	assert.Empty(t, p.since(0, now.Add(time.Hour)).Times)
+	p.add(decided, now)
+	p.add(decided, now.Add(-time.Minute))
+	all := p.since(0, now.Add(-time.Minute))
+	assert.Equal(t, []int64{now.Add(-time.Minute).Unix()}, all.Times)
+	assert.Len(t, all.InForce[0].Values, 1)
+}
+
+// TestQuotaPointsOfMany: how many ids have no line is told.
+func TestQuotaPointsOfMany(t *testing.T) {
+	p, now := newQuotaPoints(), time.Unix(1_800_000_000, 0)
+	var many ratekeeper.Status
+	for n := range maxLines + 7 {
+		many.Decisions = append(many.Decisions, quota.Decision{ID: quota.ID(fmt.Sprintf("tag:%03d", n))})
+	}
+	p.add(many, now)
+	all := p.since(0, now)
+	assert.Len(t, all.InForce, maxLines)
+	assert.Equal(t, 7, all.More)
+	p.add(ratekeeper.Status{}, now.Add(quotasEvery))
+	assert.Zero(t, p.since(0, now.Add(quotasEvery)).More)
 }

@@ -316,7 +316,7 @@ func (f *facts) etcd() (found []finding) {
 			found = append(found, finding{warning, "etcd-compaction", "etcd of the " + s.name,
 				fmt.Sprintf("the last %d revisions are all kept", etcdclient.ManyRevisions),
 				"Without compaction, etcd grows until its quota is full.",
-				fmt.Sprintf("etcdctl --endpoints %s compact %d; start etcd with --auto-compaction-retention=5m",
+				fmt.Sprintf("etcdctl --endpoints %s compact %d # and start etcd with --auto-compaction-retention=5m",
 					strings.Join(s.etcd.Endpoints(), ","), s.etcd.Revision)})
 		}
 	}

@@ -73,7 +73,10 @@ export class Plots {
     const marks = records.filter(r => r.time).map(r => ({ time: Date.parse(r.time) / 1000, text: visible((r.author || "unknown") + (r.reason ? ": " + r.reason : "")).slice(0, 80) }));
     if (JSON.stringify(marks) === JSON.stringify(this.marks)) return;
     this.marks = marks;
-    for (const { chart } of this.charts) chart.redraw();
+    for (const { chart } of this.charts) {
+      chart.redraw();
+      figures(chart, this.marks);
+    }
   }
 
   draw() {
@@ -92,7 +95,7 @@ export class Plots {
       const zoomed = chart.zoomed;
       chart.setData([this.data.times, ...values], !zoomed);
       if (zoomed) chart.redraw();
-      figures(chart);
+      figures(chart, this.marks);
     });
   }
 
@@ -100,7 +103,7 @@ export class Plots {
     const color = getComputedStyle(document.body).color;
     const axis = { stroke: color, grid: { stroke: "#8884", width: 1 }, ticks: { stroke: "#8884", width: 1 } };
     const holder = el("div"), figure = el("figure", {}, el("figcaption", {}, plot.title), holder);
-    figure.plotted = () => Object.fromEntries(chart.series.slice(1).map((s, i) => [s.label, chart.own[i].at(-1) ?? null]));
+    figure.plotted = () => Object.fromEntries([["time", chart.data[0].at(-1) ?? null]].concat(chart.series.slice(1).map((s, i) => [s.label, chart.own[i].at(-1) ?? null])));
     const chart = new uPlot({
       width: 400, height: 180,
       cursor: { sync: { key: "throttle" } },
@@ -172,12 +175,13 @@ function few(lines) {
   return [...named.filter(l => largest.has(l)), [others.length + " others", sum], ...lines.filter(([, , color]) => color)];
 }
 
-// figures says in words what the plot has last, for those who do not see it.
-function figures(chart) {
+// figures says in words what the plot has last, and its marks, for those who do not see it.
+function figures(chart, marks) {
   const last = chart.series.slice(1).map((s, i) => s.label + " " + (chart.own[i].at(-1) === null || chart.own[i].at(-1) === undefined ? "unknown" : number(chart.own[i].at(-1))));
   const canvas = chart.root.querySelector("canvas");
   canvas.setAttribute("role", "img");
-  canvas.setAttribute("aria-label", last.join(", "));
+  const times = chart.data[0], seen = marks.filter(m => m.time >= times[0] && m.time <= times.at(-1));
+  canvas.setAttribute("aria-label", (last.join(", ") || "nothing yet") + seen.map(m => "; " + clock(1000 * m.time) + " " + m.text).join(""));
 }
 
 // stack puts each line that has no color of its own on top of those before. The topmost comes first,

@@ -10,7 +10,7 @@ export const quotas = {
   page: "quotas",
   key: () => "",
   open() {
-    const body = el("div");
+    const body = el("div"), more = el("div");
     const plots = new Plots([
       { title: "Rates in force, messages a second", lines: d => [...(d.inForce || [])] },
       { title: "Costs, bytes a second", lines: d => [...(d.costs || [])] },
@@ -20,10 +20,15 @@ export const quotas = {
       title: () => "Quotas",
       close: () => plots.close(),
       element: el("section", { "aria-label": "Quotas" }, json("/api/quotas"), el("h1", {}, "Quotas"), body,
-        json("/api/decisions"), el("h2", {}, "The last hour"), plots.element),
+        json("/api/decisions"), el("h2", {}, "The last hour"), plots.element, more),
       params: () => "",
-      panels: { quotas: show, decisions: p => plots.add(p) },
+      panels: { quotas: show, decisions: showPoints },
     };
+
+    function showPoints(p) {
+      plots.add(p);
+      fill(more, p.more > 0 ? [el("p", {}, number(p.more) + " more ids and backends have no line: the table has all.")] : []);
+    }
 
     function show(s) {
       if (!s.leads) {

@@ -38,7 +38,7 @@ export const topic = {
       isTopic = a.isTopic;
       cluster = a.cluster;
       showCommands();
-      if (!a.known) {
+      if (!r) {
         fill(state, [el("p", {}, a.status.unread ? "unknown" : "No replica has published this topic in the last hour: it is idle, or its consumers have ended.")]);
         fill(subscriptions, []);
         return;
@@ -50,7 +50,7 @@ export const topic = {
         derived(value(number(r.backlog)), "backlog", "Of a Kafka subscription, the sum of what consumers report for their partitions; else the largest, since each reports the whole subscription."),
         tile(since(r.behindSince, now) || "not behind", "behind for"),
         derived(r.behindSince ? value(duration(r.drainedIn)) : "-", "drained in", "The backlog, divided by how fast it has shrunk in the last minute, of the subscription that is last. Unknown if it does not shrink, or before ten seconds."),
-        derived(value(duration(r.waitP99)), "wait, 99 %", "The bound of the bucket with the wait that 99 % do not exceed: of calls that had to wait, in the last minute."),
+        derived(value(duration(r.waitP99)), "wait, 99 %", "The bound of the bucket with the wait that 99 % do not exceed: of calls that had to wait and were served in the last minute. A call that waits still has no time yet: see waiting."),
         tile(number(r.replicas), "replicas"))]);
       fill(subscriptions, [table([["Subscription"], ["Condition"], ["Rate", "number"], ["Limit", "number"], ["Share"], ["Waiting", "number"], ["Wait p99", "number"], ["Backlog", "number"], ["Drained in", "number"], ["Waits for"]],
         r.subscriptions.map(s => [s.subscription + "\n" + (s.owner || ""), [
