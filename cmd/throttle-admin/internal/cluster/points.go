@@ -57,10 +57,10 @@ const (
 )
 
 // add adds a row to all tracks.
-func (ts *tracks) add(r *Row, now time.Time) {
+func (ts *tracks) add(r *Row, now time.Time, gap int64) {
 	for _, t := range ts {
 		if t != nil {
-			t.add(r, now)
+			t.add(r, now, gap)
 		}
 	}
 }

@@ -11,11 +11,12 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch"
 )
 
-// A Reader keeps a State up to date from a permit store: with the records of what is on view each
-// second, and with the others within ten. Any number of goroutines may use it.
+// A Reader keeps a State up to date from a permit store: with the records of what is on view at
+// each read, and with the others within ten reads. Any number of goroutines may use it.
 type Reader struct {
 	store   dispatch.PermitStore
 	cluster string
+	every   time.Duration
 
 	turn int             // of the records that are not on view; used by Run only
 	bad  map[string]bool // replicas whose records could not be read last; likewise
@@ -39,23 +40,25 @@ type Status struct {
 }
 
 const (
-	readEvery = time.Second
 	within    = 10     // reads after which each record has been read
 	atOnce    = 10_000 // subscriptions of one read for what is on view, and of one for the others
 	viewedFor = 5 * time.Second
 )
 
-// NewReader returns a Reader of a cluster, which Run keeps up to date.
-func NewReader(store dispatch.PermitStore, cluster string) *Reader {
+// NewReader returns a Reader of a cluster, which Run keeps up to date: it reads after each time of
+// every, which is at least a second.
+func NewReader(store dispatch.PermitStore, cluster string, every time.Duration) *Reader {
+	state := NewState()
+	state.gap = int64(gap * every / time.Second)
 	return &Reader{
-		store: store, cluster: cluster, state: NewState(), status: Status{Unread: true},
+		store: store, cluster: cluster, every: every, state: state, status: Status{Unread: true},
 		bad: map[string]bool{}, opened: map[string]time.Time{}, listed: map[string]time.Time{},
 	}
 }
 
 // Run reads until ctx ends.
 func (r *Reader) Run(ctx context.Context) {
-	ticker := time.NewTicker(readEvery)
+	ticker := time.NewTicker(r.every)
 	defer ticker.Stop()
 	for {
 		r.read(ctx)

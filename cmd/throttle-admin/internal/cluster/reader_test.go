@@ -72,7 +72,7 @@ func watch(t *testing.T, replicas int, f func(*watched, *cluster.Reader)) {
 			}
 		})
 		time.Sleep(time.Second / 2)
-		r := cluster.NewReader(w, "c")
+		r := cluster.NewReader(w, "c", time.Second)
 		done.Go(func() { r.Run(ctx) })
 		f(w, r)
 		cancel()
@@ -139,7 +139,7 @@ func TestViewsInTurn(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		var done sync.WaitGroup
-		r := cluster.NewReader(w, "c")
+		r := cluster.NewReader(w, "c", time.Second)
 		done.Go(func() { r.Run(ctx) })
 		time.Sleep(time.Second / 2)
 		last := map[string]int{}
@@ -224,7 +224,7 @@ func TestUnreadableRecord(t *testing.T) {
 		for n := range 30 {
 			publish(fmt.Sprintf("other%02d", n), []byte(`{}`))
 		}
-		r := cluster.NewReader(w, "c")
+		r := cluster.NewReader(w, "c", time.Second)
 		var done sync.WaitGroup
 		done.Go(func() { r.Run(ctx) })
 		// expect looks for some seconds, in the last of which the replica is stale or not.

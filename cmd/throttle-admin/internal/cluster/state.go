@@ -15,6 +15,7 @@ import (
 type State struct {
 	replicas map[string]*replica
 	topics   map[string]*topic
+	gap      int64     // of tracks, in seconds
 	ticks    int       // so far
 	kept     time.Time // when tracks were last added and dropped
 	memory   int       // bytes of all points then
@@ -22,7 +23,7 @@ type State struct {
 
 // NewState returns a State that knows no replica.
 func NewState() *State {
-	return &State{replicas: map[string]*replica{}, topics: map[string]*topic{}}
+	return &State{replicas: map[string]*replica{}, topics: map[string]*topic{}, gap: gap}
 }
 
 // A replica is a process with a Limiter.
@@ -128,7 +129,7 @@ func (st *State) Tick(now time.Time, onView map[string]bool) {
 	for name, t := range st.topics {
 		if len(st.topics) <= eachTime || t.turn == st.ticks%turns || t.row.Topic == "" || onView[name] {
 			t.look(name, now)
-			t.tracks.add(&t.row, now)
+			t.tracks.add(&t.row, now, st.gap)
 		}
 	}
 	if now.Sub(st.kept) >= keepEvery {
@@ -138,8 +139,8 @@ func (st *State) Tick(now time.Time, onView map[string]bool) {
 }
 
 const (
-	eachTime = 1000 // topics of which each has a new row each second
-	turns    = 10   // seconds in which each of more has one
+	eachTime = 1000 // topics of which each has a new row at each Tick
+	turns    = 10   // calls of Tick in which each of more has one
 )
 
 // The bounds of the points that are kept.

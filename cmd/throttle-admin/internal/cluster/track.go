@@ -56,11 +56,13 @@ func newTrack(step int64, now time.Time) *track {
 	return &track{step: step, begin: now.Unix(), rates: Lines{}, sum: map[string]*mean{}}
 }
 
-// gap is the time, in seconds, after which what was between two rows is unknown.
+// gap is the time, in seconds, after which what was between two rows is unknown, with a Tick each
+// second.
 const gap = 15
 
-// add counts a row for the present step, which it ends if it is over.
-func (t *track) add(r *Row, now time.Time) {
+// add counts a row for the present step, which it ends if it is over. What was between it and the
+// last row is unknown after a gap, in seconds.
+func (t *track) add(r *Row, now time.Time, gap int64) {
 	if now.Unix() < t.last { // the clock was set back
 		*t = *newTrack(t.step, now)
 	}

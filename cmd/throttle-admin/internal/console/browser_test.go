@@ -115,7 +115,7 @@ func (w *world) populate() {
 		return err
 	})
 	w.publish(dispatch.Stats{Replica: "over", Time: time.Now().UnixMilli(), Subscriptions: []dispatch.SubscriptionStats{
-		{Topic: "kafka://public/default/archive", Subscription: "copy", Limits: []dispatch.LimitStats{{Rate: 20}}},
+		{Topic: "kafka://public/default/archive", Subscription: "copy", Limits: []dispatch.LimitStats{{Reason: dispatch.ReasonMessages, Rate: 20}}},
 	}}, 3*time.Second)
 	w.admin("quota", "set", "tag:reports", "total=200KiB", "reserved=50KiB", "--as", "ann")
 	go cli.Run(w.ctx, append(w.flags, "ratekeeper"), strings.NewReader(""), &printed{}, &printed{}, quotas.Commands)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -81,7 +82,7 @@ func CheckAddress(address string) error {
 // the stores of a; permits is the permit store of --permits.
 func Serve(ctx context.Context, a *cli.App, permits dispatch.PermitStore, listen string) (at net.Addr, stop func(), err error) {
 	ctx, cancel := context.WithCancel(ctx)
-	reader, quotas := cluster.NewReader(permits, a.Cluster), newQuotaPoints()
+	reader, quotas := cluster.NewReader(permits, a.Cluster, time.Second), newQuotaPoints()
 	app := *a
 	app.Records = (&records{store: permits, cluster: a.Cluster}).read
 	h, wait := newServer(ctx, &app, reader, quotas)

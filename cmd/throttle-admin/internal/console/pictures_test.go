@@ -88,6 +88,8 @@ func (w *world) shootTop(file string) {
 	w.shoot(file)
 }
 
+const dark, light = "#14171a", "#e6e8ea"
+
 var sgr = regexp.MustCompile("\x1b\\[([0-9;]*)m")
 
 // terminalPage writes what a terminal shows as a page.
@@ -130,9 +132,11 @@ func setStyle(style map[string]string, numbers []string) {
 			delete(style, "background")
 			delete(style, "color")
 		case "39":
-			delete(style, "color")
+			if delete(style, "color"); style["background"] != "" {
+				style["color"] = dark
+			}
 		case "7":
-			style["background"], style["color"] = "#e6e8ea", "#14171a"
+			style["background"], style["color"] = light, dark
 		case "38":
 			if i+4 < len(numbers) && numbers[i+1] == "2" {
 				style["color"] = fmt.Sprintf("rgb(%s)", strings.Join(numbers[i+2:i+5], ","))

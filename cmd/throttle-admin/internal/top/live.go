@@ -64,7 +64,7 @@ type model struct {
 	note   string // of the last command
 }
 
-// A ticked message comes once a second, a done one when a command has run.
+// A ticked message comes after each time of liveEvery, a done one when a command has run.
 type (
 	ticked time.Time
 	done   struct {
@@ -75,7 +75,7 @@ type (
 )
 
 func tick() tea.Cmd {
-	return tea.Tick(time.Second, func(t time.Time) tea.Msg { return ticked(t) })
+	return tea.Tick(liveEvery, func(t time.Time) tea.Msg { return ticked(t) })
 }
 
 // Init implements tea.Model.

@@ -39,7 +39,7 @@ func open(t *testing.T, more ...dispatch.SubscriptionStats) *model {
 	text, err := json.Marshal(s)
 	require.NoError(t, err)
 	require.NoError(t, store.Publish(t.Context(), "c", "r", text, time.Hour))
-	reader := cluster.NewReader(store, "c")
+	reader := cluster.NewReader(store, "c", time.Second)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {
@@ -185,7 +185,7 @@ func TestNoTopics(t *testing.T) {
 func TestUnread(t *testing.T) {
 	m := &model{
 		ctx: t.Context(), width: 80, height: 24,
-		top: &top{app: &cli.App{Cluster: "c"}, reader: cluster.NewReader(memory.New(), "c"), query: cluster.Query{Sort: "throttled"}},
+		top: &top{app: &cli.App{Cluster: "c"}, reader: cluster.NewReader(memory.New(), "c", time.Second), query: cluster.Query{Sort: "throttled"}},
 	}
 	m.Init()
 	assert.Contains(t, screen(m), "nothing has been read yet")

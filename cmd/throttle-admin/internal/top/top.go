@@ -37,8 +37,9 @@ func newTopCommand(a *cli.App) *cobra.Command {
 limit, how long calls wait, the backlog, and when it will be gone. On a terminal, keys sort,
 filter, open a topic, explain it, and pause it after a confirmation; ? lists them.
 
-Rates, backlogs and waits are those that replicas publish once a second. Unknown values are
-shown as -. A subscription that has caught up is not counted.`,
+Rates, backlogs and waits are those that replicas publish once a second; the live view reads
+them every 2.5 seconds. Unknown values are shown as -. A subscription that has caught up is not
+counted.`,
 		Example: `  throttle-admin top
   throttle-admin top --filter 'orders throttled' --sort backlog
   throttle-admin top --once
@@ -58,8 +59,10 @@ shown as -. A subscription that has caught up is not counted.`,
 	return cmd
 }
 
-// settle is the time between two records from which the first rates are known.
-const settle = 2200 * time.Millisecond
+const (
+	settle    = 2200 * time.Millisecond // between two records from which the first rates are known
+	liveEvery = 2500 * time.Millisecond // of the live view: a read of 1,000 replicas takes 0.1 s
+)
 
 func (t *top) run(ctx context.Context) error {
 	var errs []error
@@ -82,7 +85,11 @@ func (t *top) run(ctx context.Context) error {
 			"such as redis://127.0.0.1:6379"))
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	t.reader = cluster.NewReader(permits, t.app.Cluster)
+	live, every := !t.once && !t.plain && t.app.Output == "table" && t.app.Terminal(), time.Second
+	if live {
+		every = liveEvery
+	}
+	t.reader = cluster.NewReader(permits, t.app.Cluster, every)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -94,12 +101,12 @@ func (t *top) run(ctx context.Context) error {
 		_ = permits.Close() // only read from
 	}()
 	switch {
+	case live:
+		return t.live(ctx)
 	case t.once, t.app.Output != "table":
 		return t.show(ctx)
-	case t.plain, !t.app.Terminal():
-		return t.print(ctx)
 	}
-	return t.live(ctx)
+	return t.print(ctx)
 }
 
 // show prints the topics once.

@@ -13,9 +13,14 @@ function significant(x) {
   return Math.abs(x) >= 100 ? String(Math.round(x)) : String(Number(x.toPrecision(3)));
 }
 
+// size is a number of bytes.
+export function size(x) {
+  return x === null || x === undefined ? "unknown" : number(x).replace(/([kMGT]?)$/, " $1B");
+}
+
 export function perSecond(x, limit) {
   if (x === null || x === undefined) return "unknown";
-  return number(x) + (bytes(limit) ? " B/s" : "/s");
+  return (bytes(limit) ? size(x) : number(x)) + "/s";
 }
 
 export function bytes(limit) {

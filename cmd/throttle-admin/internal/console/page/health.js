@@ -1,6 +1,6 @@
 // What doctor finds, and what the console itself costs.
 import { el, fill, json, table, command } from "./dom.js";
-import { duration, number, short } from "./format.js";
+import { duration, number, short, size } from "./format.js";
 
 export const health = {
   page: "health",
@@ -27,8 +27,8 @@ export const health = {
 
     function showCost(c) {
       fill(cost, [table([["Figure"], ["Value", "number"]], [
-        ["runs for", duration(c.uptime)], ["CPU, of one core", Math.round(1000 * c.cpu) / 10 + " %"], ["memory", number(c.memory) + " B"],
-        ["of it, plots (at most 64 MiB)", number(c.plots) + " B"], ["pages that browsers look at", number(c.browsers)],
+        ["runs for", duration(c.uptime)], ["CPU, of one core", Math.round(1000 * c.cpu) / 10 + " %"], ["memory", size(c.memory)],
+        ["of it, plots (at most 64 MiB)", size(c.plots)], ["pages that browsers look at", number(c.browsers)],
         ["status records read in the last second", number(c.records)],
       ].map(cells => [cells[0], cells]), "Cost")]);
     }

@@ -149,7 +149,7 @@ export class Plots {
       c.lineTo(x, u.bbox.top + u.bbox.height);
       c.stroke();
       const y = u.bbox.top + (1 + 1.2 * (row++ % 4)) * 12 * devicePixelRatio;
-      const right = x + 4 + c.measureText(m.text).width > u.bbox.left + u.bbox.width;
+      const right = x > u.bbox.left + u.bbox.width / 2;
       c.textAlign = right ? "right" : "left";
       c.fillText(m.text, right ? x - 4 : x + 4, y);
     }

@@ -1,7 +1,7 @@
 // Throughput quotas: what the ratekeeper was told, and what it decided in the last hour.
 import { el, fill, json, table, value } from "./dom.js";
 import { Plots } from "./plots.js";
-import { duration, number, perSecond, short } from "./format.js";
+import { duration, number, perSecond, short, size } from "./format.js";
 
 const idText = id => typeof id === "string" ? id : (id.tag ? "tag:" + id.tag : "tenant:" + (id.tenantGroup || id.tenant || ""));
 const rate = x => x === null || x === undefined ? "not limited" : perSecond(x);
@@ -35,7 +35,7 @@ export const quotas = {
         const ids = s.ids || [];
         fill(body, [el("p", {}, "No ratekeeper leads. " + (s.hold ? "The rates of the last one are in force, " + duration(s.age) + " old." : "The quotas themselves are in force.")),
           ids.length === 0 ? el("p", {}, "No quota is set.") : table([["Id"], ["Reserved", "number"], ["Total", "number"], ["In force", "number"], ["By"]],
-            ids.map(i => [idText(i.id), [short(idText(i.id)), number(i.reserved) + " B/s", number(i.total) + " B/s", rate(i.inForce), i.by]]), "Rates in force")]);
+            ids.map(i => [idText(i.id), [short(idText(i.id)), size(i.reserved) + "/s", size(i.total) + "/s", rate(i.inForce), i.by]]), "Rates in force")]);
         return;
       }
       const decisions = s.decisions || [], readers = s.readers || [];
@@ -43,10 +43,10 @@ export const quotas = {
         el("p", {}, "The ratekeeper " + short(s.keeper) + " leads, in term " + s.term + "; " + number(s.replicas) + " replicas report."),
         decisions.length === 0 ? el("p", {}, "No quota is set.") : table(
           [["Id"], ["Rate", "number"], ["Cost", "number"], ["Reserved", "number"], ["Total as a rate", "number"], ["Backends bear", "number"], ["Target", "number"], ["In force", "number"], ["Busy"]],
-          decisions.map(d => [idText(d.id), [short(idText(d.id)), perSecond(d.rate), number(d.cost) + " B/s", perSecond(d.reserved), perSecond(d.desired), d.limiting === null ? "no limit" : perSecond(d.limiting), perSecond(d.target), perSecond(d.smoothed) + (d.shadow ? " (shadow)" : ""), d.busy ? "yes" : ""]]), "Decisions"),
+          decisions.map(d => [idText(d.id), [short(idText(d.id)), perSecond(d.rate), size(d.cost) + "/s", perSecond(d.reserved), perSecond(d.desired), d.limiting === null ? "no limit" : perSecond(d.limiting), perSecond(d.target), perSecond(d.smoothed) + (d.shadow ? " (shadow)" : ""), d.busy ? "yes" : ""]]), "Decisions"),
         el("h2", {}, "Backends near their targets"),
         readers.length === 0 ? el("p", {}, "none") : table([["Backend"], ["Zone"], ["Id"], ["Cost", "number"], ["Part of its load", "number"], ["It bears", "number"]],
-          readers.map(r => [r.backend + "\n" + idText(r.id), [short(r.backend), short(r.zone), short(idText(r.id)), number(r.cost) + " B/s", Math.round(100 * r.busyness) + " %", value(number(r.ratio)), " times its load"]]).map(([k, c]) => [k, [...c.slice(0, 5), [c[5], c[6]]]]), "Backends"),
+          readers.map(r => [r.backend + "\n" + idText(r.id), [short(r.backend), short(r.zone), short(idText(r.id)), size(r.cost) + "/s", Math.round(100 * r.busyness) + " %", value(number(r.ratio)), " times its load"]]).map(([k, c]) => [k, [...c.slice(0, 5), [c[5], c[6]]]]), "Backends"),
       ]);
     }
   },
