@@ -20,7 +20,7 @@ type Reader struct {
 
 	turn int             // of the records that are not on view; used by Run only
 	bad  map[string]bool // replicas whose records could not be read last; likewise
-	why  error           // of one of them
+	why  error           // why that of one of them cannot be; nil if there is none
 
 	mu       sync.Mutex // guards the fields below
 	state    *State
@@ -131,12 +131,14 @@ func (r *Reader) judge(names, due []string, records []Record) {
 		_, found := slices.BinarySearch(names, name) // due has sorted them
 		return !found
 	})
+	if len(r.bad) == 0 {
+		r.why = nil
+	}
 }
 
 // unreadable tells which records could not be read last.
 func (r *Reader) unreadable() string {
-	if len(r.bad) == 0 || r.why == nil {
-		r.why = nil
+	if r.why == nil {
 		return ""
 	}
 	text := "the status record of " + slices.Min(slices.Collect(maps.Keys(r.bad)))
@@ -147,7 +149,7 @@ func (r *Reader) unreadable() string {
 }
 
 // due returns the replicas to read now: those that have not been read, those with topics on view,
-// and of the others as many as it takes to read each within ten seconds. Of what is on view, that
+// and of the others as many as it takes to read each within ten reads. Of what is on view, that
 // comes first which was read longest ago, if it is too much for one read.
 func (r *Reader) due(names []string) (due []string) {
 	slices.Sort(names)

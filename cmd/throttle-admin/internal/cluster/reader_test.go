@@ -203,6 +203,38 @@ func TestReaderWithoutStore(t *testing.T) {
 	})
 }
 
+// TestReaderThatReadsRarely: the points of what is not on view are known, too, where there are so
+// many topics that each has a new row at each tenth read only.
+func TestReaderThatReadsRarely(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &watched{Store: memory.New()}
+		ctx, cancel := context.WithCancel(t.Context())
+		var done sync.WaitGroup
+		done.Go(func() {
+			for n := int64(1); ctx.Err() == nil; n++ {
+				for i := range 20 {
+					s := dispatch.Stats{Replica: fmt.Sprintf("r%02d", i), Time: 1000 * n}
+					for j := range 100 {
+						s.Subscriptions = append(s.Subscriptions, used(fmt.Sprintf("kafka://public/default/t%02d-%02d", i, j), "s", 10*n))
+					}
+					text, err := json.Marshal(s)
+					assert.NoError(t, err)
+					assert.NoError(t, w.Publish(ctx, "c", s.Replica, text, 3*time.Second))
+				}
+				time.Sleep(time.Second)
+			}
+		})
+		r := cluster.NewReader(w, "c", 2500*time.Millisecond)
+		done.Go(func() { r.Run(ctx) })
+		time.Sleep(5 * time.Minute)
+		limits := r.Points("kafka://public/default/t07-77", 0).Limit
+		assert.NotEmpty(t, limits)
+		assert.NotContains(t, fmt.Sprint(limits[1:]), "NaN")
+		cancel()
+		done.Wait()
+	})
+}
+
 // TestUnreadableRecord: a replica whose record cannot be read any more is stale until it can, and
 // the reader says so all the time.
 func TestUnreadableRecord(t *testing.T) {

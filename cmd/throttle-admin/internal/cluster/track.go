@@ -60,8 +60,8 @@ func newTrack(step int64, now time.Time) *track {
 // second.
 const gap = 15
 
-// add counts a row for the present step, which it ends if it is over. What was between it and the
-// last row is unknown after a gap, in seconds.
+// add counts a row for the present step, and ends the step if it is over. If the last row is more
+// than gap seconds old, what was between the two is unknown.
 func (t *track) add(r *Row, now time.Time, gap int64) {
 	if now.Unix() < t.last { // the clock was set back
 		*t = *newTrack(t.step, now)
