@@ -234,7 +234,7 @@ func TestStrictBesideOthers(t *testing.T) {
 			}
 			time.Sleep(60 * second)
 			shortest, n := f.gaps(0, 60*second)
-			within(t, "calls", n, c.calls*95/100, c.calls+2)
+			within(t, "calls", n, c.calls*98/100, c.calls+2)
 			within(t, "the shortest gap", shortest, c.gap, time.Second)
 		})
 	}

@@ -152,6 +152,8 @@ func (l *Lane) demand(a *Admission, w waiting, s *sharing.Share, bytes bool) sha
 		}
 		d.Callers = l.startable(a, w.callers)
 		d.Hindered, d.Lacks = a.hindered(d.Callers), a.lacksOther()
+	} else if a.paced != nil {
+		d.Until = a.paced.SlotUntil()
 	}
 	if s.Empty() {
 		d.Waiting = w.messages

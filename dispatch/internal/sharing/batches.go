@@ -100,6 +100,14 @@ func (b *Bucket) void() {
 	b.batches, b.end, b.lastN = nil, math.Inf(-1), 0
 }
 
+// keep lets permits expire no sooner than at that time: their callers wait until then for the slot
+// of a strict limit. Others that were requested in their place could come too late for it.
+func (b *Bucket) keep(until float64) {
+	for i := range b.batches {
+		b.batches[i].expires = max(b.batches[i].expires, until)
+	}
+}
+
 // age drops the batches that are spent, and takes out those that have expired: their unspent
 // permits go back with the next request, if that is sent within a round. If the loop comes later
 // than that, as after a pause of the process, their slots are over, and they are lost.

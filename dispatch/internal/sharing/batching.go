@@ -41,6 +41,7 @@ func (b *batching) advance(t Time, d Demand) {
 	b.observe(&b.Bucket, b.Limit.Round, now, d)
 	b.outdate(t)
 	b.release(t, b.grace())
+	b.keep(d.Until)
 	b.age(now, b.Limit.Round)
 	b.hoards = b.stock.Load().full(sinceStart(now), min(b.share, b.wantedThen), sinceStart(b.shareAt))
 	b.outage.releaseDue(now, d)

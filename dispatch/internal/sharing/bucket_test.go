@@ -190,6 +190,18 @@ func TestAge(t *testing.T) {
 		assert.Zero(t, b.toStore)
 		assert.EqualValues(t, 6, b.lost)
 	})
+	t.Run("later, if callers wait for the slot of a strict limit", func(t *testing.T) {
+		b := full()
+		b.release(Time{Now: 1.15}, 1)
+		b.keep(0) // no slot is held
+		assert.InDelta(t, 1.2, b.dueAt(round), 1e-9)
+		b.keep(1.5)
+		b.age(1.49, round)
+		assert.EqualValues(t, 10, b.Available())
+		assert.InDelta(t, 1.5, b.dueAt(round), 1e-9)
+		b.age(1.501, round)
+		assert.EqualValues(t, 10, b.toStore)
+	})
 	t.Run("so do permits that were not released", func(t *testing.T) {
 		b := full()
 		b.release(Time{Now: 1}, 1)

@@ -10,6 +10,7 @@ type Demand struct {
 	Anybody  bool    // a caller waits for the message, whichever limit holds it up
 	Lacks    bool    // strict: another limit has no permit at all
 	Try      bool    // strict: a caller wants a slot that is free now, or none
+	Until    float64 // not strict: callers wait for a strict limit's slot, usable until then; 0 = none
 }
 
 // A taking is how fast callers take permits, and how many they were refused.

@@ -386,6 +386,16 @@ func (s *strict) Report(r *Report) {
 	r.Allowed, r.Queued, r.Use = s.rate, s.queued, min(r.Use, s.Limit.Rate)
 }
 
+// SlotUntil is until when the next slot of a strict limit may be used; 0 = none is held.
+func (s *Share) SlotUntil() float64 {
+	for _, slot := range s.batches {
+		if slot.state == toCome || !s.Empty() {
+			return slot.expires
+		}
+	}
+	return 0
+}
+
 // TryRefused reports whether a caller of a strict limit that does not wait is to be refused now: no
 // request is on its way, and either no slot is held, or the held one is for later, or another limit
 // has no permit for the caller. next is the time before which no slot can be had; 0 = unknown.
