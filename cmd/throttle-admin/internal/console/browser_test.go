@@ -388,10 +388,20 @@ func TestComesBack(t *testing.T) {
 	})
 
 	w.until("--dry-run")
-	eval[int](w, "navigator.clipboard.writeText = async t => { window.copied = t; }, 1")
+	eval[int](w, `(navigator.clipboard.writeText = async t => { window.copied = t; },
+		window.later = window.setTimeout,
+		window.setTimeout = (f, wait) => wait === 1500 ? (window.sayCopy = f, 0) : window.later(f, wait), 1)`)
 	preview := `[...document.querySelectorAll(".command")].find(c => c.innerText.includes("Preview"))`
 	eval[int](w, preview+".querySelector('button').click() || 1")
-	throttletest.Until(t, "it is copied", func() bool { return eval[string](w, preview+".querySelector('button').innerText") == "Copied" })
+	says := func(what string) func() bool {
+		return func() bool { return eval[string](w, preview+".querySelector('button').innerText") == what }
+	}
+	throttletest.Until(t, "it is copied", says("Copied"))
+	at := w.plotted("time")
+	throttletest.Until(t, "the page is drawn again", func() bool { return w.plotted("time") >= at+2 })
+	assert.True(t, says("Copied")(), "until its time is over")
+	eval[int](w, "window.sayCopy() || 1")
+	throttletest.Until(t, "it can be copied again", says("Copy"))
 	copied := eval[string](w, "window.copied")
 	assert.Equal(t, eval[string](w, preview+".querySelector('pre').innerText"), copied)
 	assert.Equal(t, "throttle-admin set-msg-rate "+orders+" 200/s --dry-run", copied)

@@ -73,18 +73,29 @@ export function value(text) {
   return text === "unknown" ? el("span", { class: "unknown" }, text) : text;
 }
 
+// said is what the buttons of commands say for a while after a click; they are drawn again with
+// each update meanwhile.
+const said = new Map();
+
 // command is a command line with a button that copies it, unless it has what cannot be seen.
 export function command(text, label) {
   const copy = visible(text) === text && el("button", { type: "button", title: "Copy: " + label, "aria-live": "polite", onclick: async event => {
     const button = event.currentTarget;
+    const say = what => {
+      said.set(text, what);
+      button.textContent = what;
+      setTimeout(() => {
+        said.delete(text);
+        button.textContent = "Copy";
+      }, 1500);
+    };
     try {
       await navigator.clipboard.writeText(text);
-      button.textContent = "Copied";
+      say("Copied");
     } catch {
-      button.textContent = "Not copied";
+      say("Not copied");
     }
-    setTimeout(() => { button.textContent = "Copy"; }, 1500);
-  } }, "Copy");
+  } }, said.get(text) || "Copy");
   return el("div", { class: "command" }, el("span", { class: "label" }, label), el("pre", { tabindex: "0" }, short(text, 1000)), copy || "");
 }
 
