@@ -87,6 +87,12 @@ accuracy: services ## how exact is it in real time? measures on an idle machine,
 test-console: services ## drive the console in a browser, over a real etcd and Redis; make test does, too
 	$(GO) test -count=1 -timeout 5m -v -run '^Test(Browser|Accessible)$$' ./cmd/throttle-admin/internal/console
 
+.PHONY: behaviours
+behaviours: services ## run the suite of all adapters, and write its table to docs/reference/adapters.md
+	@rm -f .cache/behaviours; THROTTLE_BEHAVIOURS=$(CURDIR)/.cache/behaviours \
+		$(GO) test -count=1 -timeout 10m -p 1 -run '^TestBehaviours$$' ./adapters/kafka ./adapters/pulsar; \
+		$(GO) run ./adapters/internal/adaptertest/table < .cache/behaviours > docs/reference/adapters.md
+
 .PHONY: pictures
 pictures: services ## draw the pictures of the console and of top in docs/pictures; needs tmux, and three minutes
 	THROTTLE_PICTURES=$(CURDIR)/docs/pictures THROTTLE_PICTURES_OTHERS=$(CURDIR)/.cache/pictures $(GO) test -count=1 -timeout 10m -run '^TestPictures$$' ./cmd/throttle-admin/internal/console

@@ -15,6 +15,39 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
+// A limitedReader reads 100-byte messages at 500 a second.
+type limitedReader struct {
+	*kafkathrottle.Reader
+	t testing.TB
+}
+
+func newLimitedReader(t testing.TB, p policy.Policy) limitedReader {
+	t.Helper()
+	_, brokers := broker(t, 1, "orders")
+	fill(t, brokers, "orders", 1, 4000, 100)
+	p.CaughtUp.Throttle = new(true)
+	r := newReader(t, kafka.ReaderConfig{Brokers: brokers, Topic: "orders"}, throttletest.Open(t, p))
+	fetch(t, r)
+	return limitedReader{r, t}
+}
+
+// next reads n messages in order, and returns how long that took.
+func (r limitedReader) next(n int) time.Duration {
+	r.t.Helper()
+	start, offset := time.Now(), r.Offset()
+	for i := range n {
+		require.Equal(r.t, offset+int64(i), fetch(r.t, r.Reader).Offset)
+	}
+	require.Equal(r.t, offset+int64(n), r.Offset())
+	return time.Since(start)
+}
+
+// limits are those of a limitedReader.
+var limits = map[string]policy.Policy{
+	"messages":    {MessageRate: policy.PerSecond(500)},
+	"exact bytes": {ByteRate: policy.PerSecond(50_000)},
+}
+
 func TestAccuracyReader(t *testing.T) {
 	for name, limit := range limits {
 		t.Run(name, func(t *testing.T) {

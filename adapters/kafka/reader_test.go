@@ -3,7 +3,6 @@ package kafkathrottle_test
 import (
 	"context"
 	"io"
-	"math/rand/v2"
 	"runtime"
 	"slices"
 	"strings"
@@ -42,50 +41,6 @@ func waits(lim *throttletest.Limiter) bool {
 	return false
 }
 
-// A limitedReader reads 100-byte messages at 500 a second.
-type limitedReader struct {
-	*kafkathrottle.Reader
-	t testing.TB
-}
-
-func newLimitedReader(t testing.TB, p policy.Policy) limitedReader {
-	t.Helper()
-	_, brokers := broker(t, 1, "orders")
-	fill(t, brokers, "orders", 1, 4000, 100)
-	p.CaughtUp.Throttle = new(true)
-	r := newReader(t, kafka.ReaderConfig{Brokers: brokers, Topic: "orders"}, throttletest.Open(t, p))
-	fetch(t, r)
-	return limitedReader{r, t}
-}
-
-// next reads n messages in order, and returns how long that took.
-func (r limitedReader) next(n int) time.Duration {
-	r.t.Helper()
-	start, offset := time.Now(), r.Offset()
-	for i := range n {
-		require.Equal(r.t, offset+int64(i), fetch(r.t, r.Reader).Offset)
-	}
-	require.Equal(r.t, offset+int64(n), r.Offset())
-	return time.Since(start)
-}
-
-// limits are those of a limitedReader.
-var limits = map[string]policy.Policy{
-	"messages":    {MessageRate: policy.PerSecond(500)},
-	"exact bytes": {ByteRate: policy.PerSecond(50_000)},
-}
-
-// A Reader returns the messages in order, and none before its permit.
-func TestReaderObeysTheLimit(t *testing.T) {
-	t.Parallel()
-	for name, limit := range limits {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			require.Greater(t, newLimitedReader(t, limit).next(1000), 1750*time.Millisecond, "1000/500 s, less 250 ms")
-		})
-	}
-}
-
 func TestReaderWithoutALimiter(t *testing.T) {
 	_, brokers := broker(t, 1, "orders")
 	fill(t, brokers, "orders", 1, 3, 10)
@@ -98,70 +53,6 @@ func TestReaderWithoutALimiter(t *testing.T) {
 	require.NoError(t, r.Close())
 	_, err = r.ReadMessage(t.Context())
 	require.ErrorIs(t, err, io.EOF)
-}
-
-func TestCancelKeepsTheMessage(t *testing.T) {
-	_, brokers := broker(t, 1, "orders")
-	fill(t, brokers, "orders", 1, 100, 10)
-	lim := throttletest.Open(t, policy.Policy{Paused: new(true)})
-	r := newReader(t, kafka.ReaderConfig{Brokers: brokers, Topic: "orders"}, lim)
-	for range 3 {
-		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-		m, err := r.FetchMessage(ctx)
-		require.ErrorIs(t, err, context.DeadlineExceeded)
-		require.Zero(t, m, "a message and an error")
-		cancel()
-	}
-	require.Zero(t, r.Offset(), "nothing has been handed over")
-	lim.Set(policy.Policy{})
-	for i := range 100 {
-		require.EqualValues(t, i, fetch(t, r).Offset)
-	}
-}
-
-// Goroutines that share a Reader and give up at random get each message once, each of them in
-// order.
-func TestManyGoroutinesLoseNothing(t *testing.T) {
-	const partitions, each = 4, 250
-	_, brokers := broker(t, partitions, "orders")
-	fill(t, brokers, "orders", partitions, each, 10)
-	lim := throttletest.Open(t,
-		policy.Policy{MessageRate: policy.PerSecond(500),
-			CaughtUp: policy.CaughtUp{Throttle: new(true)}})
-	r := newReader(t, kafka.ReaderConfig{Brokers: brokers, Topic: "orders", GroupID: "billing"}, lim)
-	var mu sync.Mutex
-	seen := map[string]int{}
-	all, done := context.WithTimeout(t.Context(), throttletest.Patience)
-	defer done()
-	var wg sync.WaitGroup
-	for range 8 {
-		wg.Go(func() {
-			last := map[int]int64{}
-			for all.Err() == nil {
-				ctx, cancel := context.WithTimeout(all, time.Duration(rand.IntN(20))*time.Millisecond)
-				m, err := r.FetchMessage(ctx)
-				cancel()
-				if err != nil {
-					continue
-				}
-				mu.Lock()
-				if before, ok := last[m.Partition]; ok && m.Offset <= before {
-					t.Errorf("partition %d: %d after %d", m.Partition, m.Offset, before)
-				}
-				last[m.Partition] = m.Offset
-				seen[strings.TrimSpace(string(m.Value))]++
-				if len(seen) == partitions*each {
-					done()
-				}
-				mu.Unlock()
-			}
-		})
-	}
-	wg.Wait()
-	require.Len(t, seen, partitions*each)
-	for value, n := range seen {
-		require.Equal(t, 1, n, value)
-	}
 }
 
 // A message to which no limit applies costs no memory allocation beyond those of kafka-go.

@@ -55,6 +55,9 @@ func (l *Limiter) Add(scope string, settings policy.Settings) {
 	l.edit(func(s configstore.Snapshot) []configstore.Change { return s.Set(parsed, settings) })
 }
 
+// LoseStore has the permit store fail all requests, or answer them again.
+func (l *Limiter) LoseStore(lost bool) { l.used.lost.Store(lost) }
+
 func (l *Limiter) edit(change func(configstore.Snapshot) []configstore.Change) {
 	l.t.Helper()
 	ctx := context.WithoutCancel(l.t.Context())

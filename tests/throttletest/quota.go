@@ -3,8 +3,10 @@ package throttletest
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"maps"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/dispatchthrottle/throttle/dispatch"
@@ -42,9 +44,10 @@ func (l *Limiter) Costs(backend string) map[quota.ID]float64 {
 	return maps.Clone(l.used.costs[backend])
 }
 
-// used is a permit store that adds up the published usage.
+// used is a permit store that adds up the published usage, and fails at times.
 type used struct {
 	*memory.Store
+	lost  atomic.Bool
 	mu    sync.Mutex
 	last  time.Time // of publishing usage
 	costs map[string]map[quota.ID]float64
@@ -53,6 +56,19 @@ type used struct {
 func newUsed() *used {
 	return &used{Store: memory.New(), last: time.Now(), costs: map[string]map[quota.ID]float64{}}
 }
+
+// Do fails while the store is lost.
+func (u *used) Do(ctx context.Context, requests []*permits.Request) {
+	if !u.lost.Load() {
+		u.Store.Do(ctx, requests)
+		return
+	}
+	for _, r := range requests {
+		r.Err = errLost
+	}
+}
+
+var errLost = errors.New("the permit store is lost")
 
 // Publish adds up usage, whose rates are those since the last one.
 func (u *used) Publish(

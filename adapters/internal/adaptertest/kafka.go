@@ -1,0 +1,55 @@
+package adaptertest
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+// A Kafka is an in-process Kafka, which Topic starts again.
+type Kafka struct {
+	Brokers []string
+
+	hidden atomic.Bool // the ends of topics
+}
+
+// Topic implements Broker.
+func (k *Kafka) Topic(t testing.TB, partitions int) string {
+	t.Helper()
+	const name = "orders"
+	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(int32(partitions), name))
+	require.NoError(t, err)
+	t.Cleanup(cluster.Close)
+	cluster.ControlKey(int16(kmsg.ListOffsets), func(kmsg.Request) (kmsg.Response, error, bool) {
+		cluster.KeepControl()
+		return nil, errors.New("cut"), k.hidden.Load()
+	})
+	k.Brokers = cluster.ListenAddrs()
+	return name
+}
+
+// Write implements Broker.
+func (k *Kafka) Write(t testing.TB, topic string, partition int, values []string) {
+	t.Helper()
+	cl, err := kgo.NewClient(kgo.SeedBrokers(k.Brokers...), kgo.RecordPartitioner(kgo.ManualPartitioner()),
+		kgo.ProducerBatchCompression(kgo.NoCompression()))
+	require.NoError(t, err)
+	defer cl.Close()
+	var all []*kgo.Record
+	for _, value := range values {
+		all = append(all, &kgo.Record{Topic: topic, Partition: int32(partition), Value: []byte(value)})
+	}
+	require.NoError(t, cl.ProduceSync(context.WithoutCancel(t.Context()), all...).FirstErr())
+}
+
+// HideBacklog implements Broker: connections that ask for the ends of topics are cut.
+func (k *Kafka) HideBacklog(testing.TB) (show func()) {
+	k.hidden.Store(true)
+	return func() { k.hidden.Store(false) }
+}
