@@ -91,7 +91,7 @@ test-console: services ## drive the console in a browser, over a real etcd and R
 behaviours: services ## run the suite of all adapters, and write its table to docs/reference/adapters.md
 	@rm -f .cache/behaviours; THROTTLE_BEHAVIOURS=$(CURDIR)/.cache/behaviours \
 		$(GO) test -count=1 -timeout 10m -p 1 -run '^TestBehaviours$$' ./adapters/kafka ./adapters/pulsar; \
-		$(GO) run ./adapters/internal/adaptertest/table < .cache/behaviours > docs/reference/adapters.md
+		$(GO) run ./adapters/internal/adaptertest/cmd/table < .cache/behaviours > docs/reference/adapters.md
 
 .PHONY: pictures
 pictures: services ## draw the pictures of the console and of top in docs/pictures; needs tmux, and three minutes

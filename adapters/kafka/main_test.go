@@ -2,17 +2,16 @@ package kafkathrottle_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/segmentio/kafka-go"
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"go.uber.org/goleak"
 
+	"github.com/dispatchthrottle/throttle/adapters/internal/adaptertest"
 	"github.com/dispatchthrottle/throttle/policy"
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
@@ -41,30 +40,12 @@ func broker(t testing.TB, partitions int, topics ...string) (*kfake.Cluster, []s
 // partition/offset.
 func fill(t testing.TB, brokers []string, topic string, partitions, n, size int) {
 	t.Helper()
-	transport := &kafka.Transport{}
-	defer transport.CloseIdleConnections()
-	client := &kafka.Client{Addr: kafka.TCP(brokers...), Transport: transport}
 	for p := range partitions {
-		for sent := 0; sent < n; {
-			batch := min(n-sent, max(1, 500_000/(size+50)))
-			records := make([]kafka.Record, batch)
-			for i := range records {
-				value := fmt.Sprintf("%d/%d", p, sent+i)
-				records[i].Value = kafka.NewBytes(fmt.Appendf(make([]byte, 0, size), "%-*s", size, value))
-			}
-			response, err := client.Produce(context.WithoutCancel(t.Context()),
-				&kafka.ProduceRequest{
-					Topic: topic, Partition: p, RequiredAcks: kafka.RequireAll,
-					Records: kafka.NewRecordReader(records...),
-				})
-			require.NoError(t, err)
-			if errors.Is(response.Error, kafka.NotLeaderForPartition) { // the topic is new
-				time.Sleep(10 * time.Millisecond)
-				continue
-			}
-			require.NoError(t, response.Error)
-			sent += batch
+		values := make([]string, n)
+		for i := range values {
+			values[i] = fmt.Sprintf("%-*s", size, fmt.Sprintf("%d/%d", p, i))
 		}
+		adaptertest.Write(t, brokers, topic, p, values)
 	}
 }
 

@@ -18,22 +18,22 @@ import (
 
 func TestBehaviours(t *testing.T) {
 	t.Parallel()
-	adaptertest.Run(t, "pulsar-client-go", func(t testing.TB) adaptertest.Broker { return &real{brokerClient: newBrokerClient(t)} })
+	adaptertest.Run(t, "pulsar-client-go", func(t testing.TB) adaptertest.Broker { return &suiteBroker{brokerClient: newBrokerClient(t)} })
 }
 
-// A real is a real broker.
-type real struct {
+// A suiteBroker is a real broker for the suite.
+type suiteBroker struct {
 	*brokerClient
 	hidden atomic.Bool // the ends of topics
 }
 
-func (b *real) Topic(_ testing.TB, partitions int) string {
+func (b *suiteBroker) Topic(_ testing.TB, partitions int) string {
 	topic := b.topic(partitions)
 	b.subscribe(topic, "billing")
 	return topic
 }
 
-func (b *real) Write(t testing.TB, topic string, partition int, values []string) {
+func (b *suiteBroker) Write(t testing.TB, topic string, partition int, values []string) {
 	t.Helper()
 	p, err := b.client.CreateProducer(pulsar.ProducerOptions{
 		Topic: fmt.Sprintf("%s-partition-%d", topic, partition), MaxPendingMessages: 10_000,
@@ -51,12 +51,12 @@ func (b *real) Write(t testing.TB, topic string, partition int, values []string)
 	}
 }
 
-func (b *real) HideBacklog(testing.TB) (show func()) {
+func (b *suiteBroker) HideBacklog(testing.TB) (show func()) {
 	b.hidden.Store(true)
 	return func() { b.hidden.Store(false) }
 }
 
-func (b *real) Open(t testing.TB, lim *throttletest.Limiter, o adaptertest.Options) adaptertest.Consumer {
+func (b *suiteBroker) Open(t testing.TB, lim *throttletest.Limiter, o adaptertest.Options) adaptertest.Consumer {
 	t.Helper()
 	var opts []pulsarthrottle.Option
 	if o.TagOf != nil {

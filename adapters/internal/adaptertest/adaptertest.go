@@ -7,8 +7,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/policy"
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
@@ -77,6 +80,12 @@ type world struct {
 	lim   *throttletest.Limiter
 	topic string
 	next  []int // by partition: the number of the next message that is written
+}
+
+// create creates the topic.
+func (w *world) create(partitions int) {
+	w.Helper()
+	w.topic, w.next = w.Topic(w, partitions), make([]int, partitions)
 }
 
 // size is the number of bytes of a message.
@@ -157,15 +166,51 @@ func (w *world) none(c Consumer) {
 	require.Zero(w, m, "a message and an error")
 }
 
-// waits returns once a call of Next waits for a permit.
-func (w *world) waits() {
+// waits returns once that many consumers wait for a permit.
+func (w *world) waits(consumers int) {
 	w.Helper()
-	throttletest.Until(w, "a call waits for a permit", func() bool {
+	throttletest.Until(w, "they wait for a permit", func() bool {
+		waiting := 0
 		for _, s := range w.lim.Stats().Subscriptions {
-			if s.Waiting > 0 {
-				return true
-			}
+			waiting += s.Waiting
 		}
-		return false
+		return waiting == consumers
 	})
+}
+
+// waitFor takes the next message in another goroutine.
+func (w *world) waitFor(c Consumer) <-chan Message {
+	got := make(chan Message, 1)
+	go func() {
+		ctx, cancel := w.patient()
+		defer cancel()
+		m, err := c.Next(ctx)
+		assert.NoError(w, err)
+		got <- m
+	}()
+	return got
+}
+
+// charged is how much the limits of messages or of bytes have granted and not got back.
+func (w *world) charged() (n int64) {
+	for _, s := range w.lim.Stats().Subscriptions {
+		for _, l := range s.Limits {
+			n += l.Granted - l.Returned
+		}
+	}
+	return n
+}
+
+// subscription returns the statistics of the only subscription.
+func (w *world) subscription() dispatch.SubscriptionStats {
+	w.Helper()
+	all := w.lim.Stats().Subscriptions
+	require.Len(w, all, 1)
+	return all[0]
+}
+
+// always is a policy that holds for subscriptions without a backlog, too.
+func always(p policy.Policy) policy.Policy {
+	p.CaughtUp.Throttle = new(true)
+	return p
 }

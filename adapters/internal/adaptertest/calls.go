@@ -63,7 +63,7 @@ func closes(w *world) {
 			ended <- err
 		}()
 	}
-	w.waits()
+	w.waits(1)
 	start := time.Now()
 	require.NoError(w, c.Close())
 	for range 3 {
@@ -90,7 +90,7 @@ func limiterClosesFirst(w *world) {
 		_, err := c.Next(context.Background())
 		ended <- err
 	}()
-	w.waits()
+	w.waits(1)
 	require.NoError(w, w.lim.Close())
 	require.ErrorIs(w, <-ended, dispatch.ErrClosed)
 	ctx, cancel := w.patient()
@@ -117,7 +117,7 @@ func seeks(w *world) {
 	w.inOrder(c, 20, map[int]int{})
 	w.lim.Set(policy.Policy{Paused: new(true)})
 	got := w.waitFor(c)
-	w.waits()
+	w.waits(1)
 	require.NoError(w, c.Rewind(ctx))
 	w.lim.Set(policy.Policy{})
 	next := map[int]int{}

@@ -82,6 +82,20 @@ func comeAndGo(w *world) {
 	w.Logf("%d messages came after they were settled", t.late)
 }
 
+// A counted counts the messages of a consumer that one goroutine uses.
+type counted struct {
+	Consumer
+	n int
+}
+
+func (c *counted) Next(ctx context.Context) (Message, error) {
+	m, err := c.Consumer.Next(ctx)
+	if err == nil {
+		c.n++
+	}
+	return m, err
+}
+
 // rebalance: a message that waits while its partition goes to another member comes from that one,
 // at least: a Pulsar client returns what it has read ahead, too.
 func rebalance(w *world) {
@@ -93,13 +107,20 @@ func rebalance(w *world) {
 	defer done()
 	t := &tally{got: map[string]int{}, settled: map[string]bool{}}
 	var running sync.WaitGroup
-	running.Go(func() { w.member(all, w.open(), t, partitions*each, done) })
-	w.waits()
-	running.Go(func() { w.member(all, w.open(), t, partitions*each, done) })
-	time.Sleep(2 * time.Second) // for the group to know both
+	join := func(c Consumer) {
+		running.Go(func() { w.member(all, c, t, partitions*each, done) })
+	}
+	first := &counted{Consumer: w.open()}
+	join(first)
+	w.waits(1)
+	second := &counted{Consumer: w.open()}
+	join(second)
+	w.waits(2) // each has a partition
 	require.Empty(w, t.got)
 	w.lim.Set(policy.Policy{})
 	running.Wait()
 	require.Len(w, t.settled, partitions*each)
+	require.Positive(w, first.n)
+	require.Positive(w, second.n)
 	w.Logf("%d messages came after they were settled", t.late)
 }

@@ -37,8 +37,14 @@ func (k *Kafka) Topic(t testing.TB, partitions int) string {
 // Write implements Broker.
 func (k *Kafka) Write(t testing.TB, topic string, partition int, values []string) {
 	t.Helper()
-	cl, err := kgo.NewClient(kgo.SeedBrokers(k.Brokers...), kgo.RecordPartitioner(kgo.ManualPartitioner()),
-		kgo.ProducerBatchCompression(kgo.NoCompression()))
+	Write(t, k.Brokers, topic, partition, values)
+}
+
+// Write appends messages to a partition of a topic of any Kafka.
+func Write(t testing.TB, brokers []string, topic string, partition int, values []string) {
+	t.Helper()
+	cl, err := kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.RecordPartitioner(kgo.ManualPartitioner()),
+		kgo.ProducerBatchCompression(kgo.NoCompression()), kgo.ProducerBatchMaxBytes(1<<20))
 	require.NoError(t, err)
 	defer cl.Close()
 	var all []*kgo.Record

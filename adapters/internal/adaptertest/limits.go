@@ -7,7 +7,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/dispatch/quota"
 	"github.com/dispatchthrottle/throttle/policy"
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
@@ -34,14 +33,6 @@ func tags(w *world) {
 	w.none(c) // number 90 has no tag
 	w.lim.Add("tenant:public", policy.Quota{Total: new(int64(1000 * quota.AssumedCost))})
 	w.inOrder(c, 1, next)
-}
-
-// subscription returns the statistics of the only subscription.
-func (w *world) subscription() dispatch.SubscriptionStats {
-	w.Helper()
-	all := w.lim.Stats().Subscriptions
-	require.Len(w, all, 1)
-	return all[0]
 }
 
 // inFlight: no more than maxInFlight messages are returned and not settled.

@@ -10,28 +10,6 @@ import (
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
-// create creates the topic.
-func (w *world) create(partitions int) {
-	w.Helper()
-	w.topic, w.next = w.Topic(w, partitions), make([]int, partitions)
-}
-
-// always is a policy that holds for subscriptions without a backlog, too.
-func always(p policy.Policy) policy.Policy {
-	p.CaughtUp.Throttle = new(true)
-	return p
-}
-
-// charged is how much the limits of messages or of bytes have granted and not got back.
-func (w *world) charged() (n int64) {
-	for _, s := range w.lim.Stats().Subscriptions {
-		for _, l := range s.Limits {
-			n += l.Granted - l.Returned
-		}
-	}
-	return n
-}
-
 // orderAndPace: the messages of a partition come in order, and none before its permit.
 func orderAndPace(w *world) {
 	w.create(3)
@@ -67,25 +45,12 @@ func setAndLifted(w *world) {
 	w.inOrder(c, 1, next)
 	w.none(c)
 	got := w.waitFor(c)
-	w.waits()
+	w.waits(1)
 	w.lim.Set(policy.Policy{})
 	m := <-got
 	w.requireNext(m, next)
 	w.settle(c, m)
 	w.inOrder(c, 1000-102, next)
-}
-
-// waitFor takes the next message in another goroutine.
-func (w *world) waitFor(c Consumer) <-chan Message {
-	got := make(chan Message, 1)
-	go func() {
-		ctx, cancel := w.patient()
-		defer cancel()
-		m, err := c.Next(ctx)
-		assert.NoError(w, err)
-		got <- m
-	}()
-	return got
 }
 
 // pauses: nothing comes of a paused topic, and all of it once it is resumed.

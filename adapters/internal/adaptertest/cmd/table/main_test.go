@@ -14,7 +14,7 @@ import (
 
 // TestPageIsUpToDate: the page has a row for each behaviour, and no other.
 func TestPageIsUpToDate(t *testing.T) {
-	page, err := os.ReadFile("../../../../docs/reference/adapters.md")
+	page, err := os.ReadFile("../../../../../docs/reference/adapters.md")
 	require.NoError(t, err)
 	var in strings.Builder
 	for _, client := range []string{"kafka-go", "pulsar-client-go"} {
