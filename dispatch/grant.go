@@ -52,6 +52,17 @@ func (g *Grant) settle(messages int, bytes int64) {
 // spent is Done for all granted messages, with the bytes that were charged.
 func (g *Grant) spent() { g.Done(g.n, g.size) }
 
+// Split takes the permits of some messages out of g, which were read in one batch and are settled
+// apart: [Grant.Done] of the part counts for them alone. bytes is their exact size, and charged. g
+// keeps the rest, which Done(0, 0) gives back. Call Split before Done and Hold. The parts of a
+// Grant without a limit have none.
+func (g *Grant) Split(messages int, bytes int64) Grant {
+	whole := g.engine()
+	part := whole.Split(messages, bytes)
+	g.n, g.size = whole.N, whole.Size
+	return grantOf(part)
+}
+
 // Hold lets Done give back unused permits for d from now, at most 3 s, instead of until the Grant
 // is older than two batches. It is for callers that acquire permits before they know whether there
 // is a message, such as a source that is polled; d is the longest time for which its permits wait.

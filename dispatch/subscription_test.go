@@ -115,6 +115,53 @@ func TestDone(t *testing.T) {
 	})
 }
 
+// TestSplitGrant: the parts of a Grant are settled apart, with their exact bytes, and what is left
+// goes back. A part is in flight until Done, however few bytes it has.
+func TestSplitGrant(t *testing.T) {
+	perSecond := func(n int64) policy.Rate { return policy.PerSecond(n) }
+	inFlight := new(int64(100))
+	for name, p := range map[string]policy.Policy{
+		"messages":      {MessageRate: perSecond(10_000)},
+		"and in flight": {MessageRate: perSecond(10_000), MaxInFlight: inFlight},
+		"bytes":         {ByteRate: perSecond(1_000_000)},
+		"all":           {MessageRate: perSecond(10_000), ByteRate: perSecond(1_000_000), MaxInFlight: inFlight},
+	} {
+		t.Run(name, func(t *testing.T) {
+			limited(t, p, func(t *testing.T, lim *dispatch.Limiter, sub *dispatch.Subscription) {
+				acquire := func() (dispatch.SubscriptionStats, dispatch.Grant) {
+					before := lim.Stats().Subscriptions[0]
+					g, err := sub.Acquire(t.Context(), 10)
+					require.NoError(t, err)
+					return before, g
+				}
+				before, g := acquire()
+				for g.N() < 4 { // while it learns the size of messages
+					g.Done(g.N(), 100*int64(g.N()))
+					time.Sleep(5 * time.Millisecond)
+					before, g = acquire()
+				}
+				n := g.N()
+				one, two, none := g.Split(1, 0), g.Split(2, 250), g.Split(0, 0)
+				assert.Equal(t, []int{1, 2, 0, n - 3}, []int{one.N(), two.N(), none.N(), g.N()})
+				g.Done(0, 0)
+				one.Done(1, 0)
+				two.Done(2, 250)
+				none.Done(0, 0)
+				used := lim.Stats().Subscriptions[0]
+				for i, l := range used.Limits {
+					want := int64(3)
+					if strings.HasSuffix(l.Key, ":bytes") {
+						want = 250
+					}
+					was := before.Limits[i]
+					assert.Equal(t, want, l.Granted-l.Returned+l.Owed-was.Granted+was.Returned-was.Owed, l.Key)
+				}
+				assert.Zero(t, used.InFlight)
+			})
+		})
+	}
+}
+
 func TestTryAcquire(t *testing.T) {
 	limited(t, perSecond(10), func(t *testing.T, lim *dispatch.Limiter, sub *dispatch.Subscription) {
 		_, next, ok := sub.TryAcquire(1)

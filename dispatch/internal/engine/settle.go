@@ -24,6 +24,22 @@ func (g *Grant) Hold(d time.Duration) {
 	g.Size = max(1, g.Size) // of no limit perhaps, but Done has something to settle
 }
 
+// Split takes the permits of some messages out of g. Their exact bytes are charged: what they are
+// more or less than expected is settled with the rest.
+func (g *Grant) Split(messages int, bytes int64) Grant {
+	part := *g // with its Size, by which Done knows that it has something to settle
+	part.N = min(max(0, messages), g.N)
+	g.N -= part.N
+	if a := g.Admission; a != nil && a.limitsBytes() {
+		part.Size = min(max(1, bytes), MaxPermits)
+		g.Size -= part.Size
+		if part.N > 0 {
+			a.lane.sizes.learn(part.N, part.Size)
+		}
+	}
+	return part
+}
+
 // Settle settles a limited grant of which that many messages were dispatched, with that many bytes.
 // Unused permits go back; what was used beyond the grant is a debt.
 func (g *Grant) Settle(messages int, bytes int64) {
