@@ -60,9 +60,9 @@ func (w *world) member(ctx context.Context, c Consumer, t *tally, all int, done 
 // comeAndGo: members of a group open and close at random, some while all others wait for permits.
 // Every message comes.
 func comeAndGo(w *world) {
-	const partitions, each, members = 4, 100, 3
+	const partitions, each, members, fills = 4, 100, 3, 5
 	w.create(partitions)
-	w.fill(each)
+	w.fill(each / fills)
 	w.lim.Set(always(policy.Policy{MessageRate: policy.PerSecond(100)}))
 	all, done := w.patient()
 	defer done()
@@ -76,6 +76,10 @@ func comeAndGo(w *world) {
 				cancel()
 			}
 		})
+	}
+	for range fills - 1 { // those that come later are settled after those that could be lost
+		time.Sleep(500 * time.Millisecond)
+		w.fill(each / fills)
 	}
 	running.Wait()
 	require.Len(w, t.settled, partitions*each)

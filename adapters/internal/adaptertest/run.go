@@ -3,6 +3,7 @@ package adaptertest
 import (
 	"fmt"
 	"os"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -17,10 +18,13 @@ type behaviour struct {
 	test func(*world)
 }
 
-// Run requires all behaviours of a client's adapter, each with a Broker and a Limiter of its own.
-// It appends a line for each to the file that THROTTLE_BEHAVIOURS names.
-func Run(t *testing.T, client string, open func(testing.TB) Broker) {
+// Run requires all behaviours of a client's adapter but those that are named, each with a Broker
+// and a Limiter of its own. It appends a line for each to the file that THROTTLE_BEHAVIOURS names.
+func Run(t *testing.T, client string, open func(testing.TB) Broker, but ...string) {
 	for _, is := range behaviours {
+		if slices.Contains(but, is.name) {
+			continue
+		}
 		t.Run(is.name, func(t *testing.T) {
 			t.Parallel()
 			t.Cleanup(func() { note(t, client, is.name) })
