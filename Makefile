@@ -90,7 +90,7 @@ test-console: services ## drive the console in a browser, over a real etcd and R
 .PHONY: behaviours
 behaviours: services ## run the suite of all adapters, and write its table to docs/reference/adapters.md
 	@rm -f .cache/behaviours; THROTTLE_BEHAVIOURS=$(CURDIR)/.cache/behaviours \
-		$(GO) test -count=1 -timeout 10m -p 1 -run '^TestBehaviours$$' ./adapters/kafka ./adapters/pulsar; \
+		$(GO) test -count=1 -timeout 10m -p 1 -run '^TestBehaviours$$' ./adapters/franz ./adapters/kafka ./adapters/pulsar; \
 		$(GO) run ./adapters/internal/adaptertest/cmd/table < .cache/behaviours > docs/reference/adapters.md
 
 .PHONY: pictures
@@ -161,6 +161,10 @@ bench: services ## compare with other limiters, and write the tables of docs/ben
 .PHONY: bench-pulsar
 bench-pulsar: services ## compare with the limit of a real Pulsar, and write that table
 	$(GO) run -C tests/bench ./cmd/table -bench '^BenchmarkPulsar' -skip '^$$' -target bench-pulsar -benchtime 1ms
+
+.PHONY: bench-franz
+bench-franz: services ## compare franz-go clients with and without a limit on a real Kafka, and write that table
+	$(GO) run -C tests/bench ./cmd/table -bench '^BenchmarkFranz' -skip '^$$' -target bench-franz -benchtime 1ms
 
 .PHONY: bench-numaflow
 bench-numaflow: services ## measure vertices under a simulated Numaflow data plane, and write that table

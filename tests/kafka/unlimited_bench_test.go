@@ -36,24 +36,8 @@ type fetcher interface {
 }
 
 func benchmarkUnlimited(b *testing.B, size int) {
-	bytes := 30_000_000 // of the values read in a run
-	messages := bytes / size
-	broker := services.Kafka(b)
-	topic := services.Name(b)
-	broker.CreateTopic(topic, 1)
-	w := kafka.Writer{
-		Addr: kafka.TCP(broker.Brokers...), Topic: topic, RequiredAcks: kafka.RequireAll,
-		BatchSize: 500_000 / size, BatchBytes: 1 << 20,
-	}
-	part := make([]kafka.Message, messages/10)
-	for i := range part {
-		part[i].Value = make([]byte, size)
-	}
-	for range 11 { // a tenth more than is read, so that a run ends before the end of the topic
-		require.NoError(b, w.WriteMessages(b.Context(), part...))
-	}
-	require.NoError(b, w.Close())
-
+	messages := benchBytes / size
+	broker, topic := filled(b, size)
 	cfg := kafka.ReaderConfig{
 		Brokers: broker.Brokers, Topic: topic, MaxWait: 100 * time.Millisecond, ReadLagInterval: -1,
 	}
@@ -78,4 +62,29 @@ func benchmarkUnlimited(b *testing.B, size int) {
 		}
 	}
 	pairs.Report(b, 31, read(bare), read(ours))
+}
+
+// benchBytes are those of the values that are read in a run.
+const benchBytes = 30_000_000
+
+// filled returns a topic of one partition with a tenth more messages than a run reads, so that it
+// ends before the end of the topic.
+func filled(b *testing.B, size int) (broker *services.KafkaBroker, topic string) {
+	b.Helper()
+	messages := benchBytes / size
+	broker, topic = services.Kafka(b), services.Name(b)
+	broker.CreateTopic(topic, 1)
+	w := kafka.Writer{
+		Addr: kafka.TCP(broker.Brokers...), Topic: topic, RequiredAcks: kafka.RequireAll,
+		BatchSize: 500_000 / size, BatchBytes: 1 << 20,
+	}
+	part := make([]kafka.Message, messages/10)
+	for i := range part {
+		part[i].Value = make([]byte, size)
+	}
+	for range 11 {
+		require.NoError(b, w.WriteMessages(b.Context(), part...))
+	}
+	require.NoError(b, w.Close())
+	return broker, topic
 }

@@ -33,6 +33,8 @@ var goals = goalList{
 	{"tests/kafka", "Unlimited/100B", "x-bare-speed-high", atLeast, 0.98},
 	{"tests/kafka", "Unlimited/1024B", "x-bare-cpu", atMost, 1.03},
 	{"tests/kafka", "Unlimited/1024B", "x-bare-speed-high", atLeast, 0.98},
+	{"tests/kafka", "Franz/unlimited", "x-bare-speed-high", atLeast, 0.98},
+	{"tests/kafka", "Franz/unreached", "x-bare-speed-high", atLeast, 0.95},
 	{"tests/kafka", "ByteLimit", "%-of-limit", atLeast, 98},
 	{"tests/kafka", "ByteLimit", "%-of-limit", atMost, 102},
 	{"tests/kafka", "ByteLimit", "%-any-second", atMost, 110},

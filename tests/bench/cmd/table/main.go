@@ -31,7 +31,7 @@ import (
 func main() {
 	rounds := flag.Int("rounds", 5, "number of rounds; each round runs every benchmark")
 	bench := flag.String("bench", ".", "benchmarks to run, a regular expression as for go test")
-	skip := flag.String("skip", "^Benchmark(Pulsar|Numaflow|Busy|ReportOutcome|Decide)",
+	skip := flag.String("skip", "^Benchmark(Pulsar|Franz|Numaflow|Busy|ReportOutcome|Decide)",
 		"benchmarks to leave out; by default those of the other targets of make")
 	target := flag.String("target", "bench",
 		"target of make, which names the place of the table in docs/benchmarks.md")

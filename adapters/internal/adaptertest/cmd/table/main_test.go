@@ -17,7 +17,7 @@ func TestPageIsUpToDate(t *testing.T) {
 	page, err := os.ReadFile("../../../../../docs/reference/adapters.md")
 	require.NoError(t, err)
 	var in strings.Builder
-	for _, client := range []string{"kafka-go", "pulsar-client-go"} {
+	for _, client := range []string{"franz-go", "kafka-go", "pulsar-client-go"} {
 		for _, behaviour := range adaptertest.Names() {
 			in.WriteString(client + "\t" + behaviour + "\ttrue\n")
 		}

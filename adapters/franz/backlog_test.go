@@ -1,0 +1,79 @@
+package franzthrottle_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	franzthrottle "github.com/dispatchthrottle/throttle/adapters/franz"
+	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
+)
+
+// TestCaughtUp: a Client that has read all that it may read has caught up, whatever else the topic
+// has.
+func TestCaughtUp(t *testing.T) {
+	for name, c := range map[string]struct {
+		partitions int
+		write      func(t *testing.T, brokers []string)
+		opts       []kgo.Opt
+	}{
+		"one partition of two": {2, func(t *testing.T, brokers []string) { fill(t, brokers, "orders", 2, 1000, 10) },
+			[]kgo.Opt{kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{"orders": {0: kgo.NewOffset().AtStart()}})}},
+		"records of a transaction that was aborted": {1, func(t *testing.T, brokers []string) {
+			fill(t, brokers, "orders", 1, 1000, 10)
+			abort(t, brokers, 1000)
+		}, []kgo.Opt{kgo.ConsumeTopics("orders"), kgo.FetchIsolationLevel(kgo.ReadCommitted())}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			brokers := broker(t, c.partitions, "orders")
+			c.write(t, brokers)
+			lim := throttletest.Open(t, policy.Policy{MessageRate: policy.PerSecond(100_000)})
+			cl := open(t, lim, brokers, c.opts...)
+			for n := 0; n < 1000; {
+				n += poll(t, cl, 0).NumRecords()
+			}
+			go cl.PollFetches(t.Context()) // waits for more
+			throttletest.Until(t, "it has caught up", func() bool { return lim.Stats().Subscriptions[0].Exempt })
+		})
+	}
+}
+
+// abort writes records in a transaction, and aborts that.
+func abort(t *testing.T, brokers []string, n int) {
+	t.Helper()
+	cl, err := kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.TransactionalID("aborts"), kgo.DefaultProduceTopic("orders"))
+	require.NoError(t, err)
+	defer cl.Close()
+	require.NoError(t, cl.BeginTransaction())
+	records := make([]*kgo.Record, n)
+	for i := range records {
+		records[i] = kgo.StringRecord("aborted")
+	}
+	require.NoError(t, cl.ProduceSync(t.Context(), records...).FirstErr())
+	require.NoError(t, cl.EndTransaction(t.Context(), kgo.TryAbort))
+}
+
+// TestOnlyItsTopicsAreOpened: an error of a poll is of no topic.
+func TestOnlyItsTopicsAreOpened(t *testing.T) {
+	t.Parallel()
+	brokers := broker(t, 1, "orders")
+	lim := throttletest.Open(t, perSecond(100))
+	c, err := franzthrottle.New(lim.Limiter, []kgo.Opt{
+		kgo.SeedBrokers(brokers...), kgo.FetchMaxWait(soon), kgo.ConsumeTopics("orders"),
+	}, franzthrottle.WithTopic(func(name string) string {
+		if name != "orders" {
+			t.Errorf("topic %q", name)
+		}
+		return orders
+	}))
+	require.NoError(t, err)
+	defer c.Close()
+	for range 3 {
+		nothing(t, c, soon)
+	}
+	fill(t, brokers, "orders", 1, 1, 10)
+	poll(t, c, 0)
+}

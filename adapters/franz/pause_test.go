@@ -1,0 +1,177 @@
+package franzthrottle_test
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	franzthrottle "github.com/dispatchthrottle/throttle/adapters/franz"
+	"github.com/dispatchthrottle/throttle/adapters/internal/adaptertest"
+	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
+)
+
+// TestAnIdleTopicDelaysNoOther: a fetch waits for records of an idle topic for FetchMaxWait, and
+// records of another that come meanwhile do not wait for it: whether the limit is reached or not.
+func TestAnIdleTopicDelaysNoOther(t *testing.T) {
+	t.Parallel()
+	for _, limit := range []int64{100, 1_000_000} {
+		t.Run(fmt.Sprint(limit), func(t *testing.T) {
+			brokers := broker(t, 1, "orders", "idle")
+			lim := throttletest.Open(t, perSecond(limit))
+			c, err := franzthrottle.New(lim.Limiter, []kgo.Opt{kgo.SeedBrokers(brokers...),
+				kgo.ConsumeTopics("orders", "idle"), kgo.FetchMaxWait(throttletest.Patience)})
+			require.NoError(t, err)
+			defer c.Close()
+			for i := range 50 {
+				adaptertest.Write(t, brokers, "orders", 0, []string{"a", "b", "c"})
+				for n := 0; n < 3; {
+					n += poll(t, c, 0).NumRecords() // does not wait for FetchMaxWait
+				}
+				if i == 25 {
+					time.Sleep(time.Second) // what was passed on is long ago
+				}
+			}
+		})
+	}
+}
+
+// TestAPausedPartitionHoldsUpNoOther of its topic, though records of it are kept.
+func TestAPausedPartitionHoldsUpNoOther(t *testing.T) {
+	t.Parallel()
+	brokers := broker(t, 2, "orders")
+	for range 20 { // batches
+		fill(t, brokers, "orders", 2, 50, 10)
+	}
+	c := open(t, throttletest.Open(t, perSecond(1000)), brokers, kgo.ConsumeTopics("orders"), kgo.FetchMaxPartitionBytes(1000))
+	n := map[int32]int{}
+	read := func(r *kgo.Record) { n[r.Partition]++ }
+	for n[0]+n[1] < 50 {
+		poll(t, c, 0).EachRecord(read)
+	}
+	c.PauseFetchPartitions(map[string][]int32{"orders": {1}})
+	for n[0] < 1000 {
+		poll(t, c, 0).EachRecord(read)
+	}
+	require.Less(t, n[1], 1000)
+}
+
+// TestKeptIsBounded: a Client keeps no more than one fetched batch, and what its limit allows in
+// 250 ms, also if somebody has kgo resume the topic.
+func TestKeptIsBounded(t *testing.T) {
+	t.Parallel()
+	brokers := broker(t, 1, "orders")
+	for range 100 { // batches
+		fill(t, brokers, "orders", 1, 50, 10)
+	}
+	lim := throttletest.Open(t, perSecond(100))
+	c := open(t, lim, brokers, member(kgo.FetchMaxPartitionBytes(1000))...)
+	for n := 0; n < 200; {
+		n += poll(t, c, 0).NumRecords()
+		polled, returned := c.Client.UncommittedOffsets(), c.UncommittedOffsets()
+		require.Less(t, polled["orders"][0].Offset-returned["orders"][0].Offset, int64(200))
+		if n == 1 {
+			c.Client.ResumeFetchTopics("orders")
+		}
+	}
+}
+
+// TestMax: a poll returns no more records than it was asked for, of topics with a limit and
+// without.
+func TestMax(t *testing.T) {
+	t.Parallel()
+	brokers := broker(t, 1, "orders", "free")
+	fill(t, brokers, "orders", 1, 500, 10)
+	fill(t, brokers, "free", 1, 500, 10)
+	lim := throttletest.Open(t, policy.Policy{})
+	lim.Add(orders, perSecond(500))
+	c := open(t, lim, brokers, kgo.ConsumeTopics("orders", "free"), kgo.FetchMaxPartitionBytes(1000))
+	for n := 0; n < 1000; {
+		got := poll(t, c, 1+n%7).NumRecords()
+		require.LessOrEqual(t, got, 1+n%7)
+		n += got
+	}
+}
+
+// counted returns an option that counts the records that kgo hands out.
+func counted() (opt kgo.Opt, n *atomic.Int64) {
+	n = new(atomic.Int64)
+	return kgo.WithHooks(onUnbuffered(func(*kgo.Record) { n.Add(1) })), n
+}
+
+// keep polls until a Client whose topics are paused keeps all records.
+func keep(t *testing.T, c *franzthrottle.Client, polled *atomic.Int64, all int64) {
+	t.Helper()
+	throttletest.Until(t, "all records are kept", func() bool {
+		nothing(t, c, soon)
+		return polled.Load() == all
+	})
+}
+
+// TestTurns: topics of a Client come in turn, however few records a poll asks for.
+func TestTurns(t *testing.T) {
+	t.Parallel()
+	brokers := broker(t, 1, "orders", "other")
+	fill(t, brokers, "orders", 1, 100, 10)
+	fill(t, brokers, "other", 1, 100, 10)
+	lim := throttletest.Open(t, policy.Policy{Paused: new(true)})
+	hook, polled := counted()
+	c := open(t, lim, brokers, kgo.ConsumeTopics("orders", "other"), hook)
+	keep(t, c, polled, 200)
+	lim.Set(policy.Policy{})
+	n := map[string]int{}
+	for n["orders"]+n["other"] < 100 {
+		poll(t, c, 1).EachRecord(func(r *kgo.Record) { n[r.Topic]++ })
+	}
+	require.InDelta(t, n["orders"], n["other"], 20)
+}
+
+// TestAPlaceInTheLine: of two Clients of a topic, the one that reads records of another topic
+// meanwhile gets its part.
+func TestAPlaceInTheLine(t *testing.T) {
+	t.Parallel()
+	brokers := broker(t, 2, "orders", "free")
+	fill(t, brokers, "orders", 2, 1000, 10)
+	lim := throttletest.Open(t, policy.Policy{})
+	limit := perSecond(400)
+	limit.Paused = new(true)
+	lim.Add(orders, limit)
+	start := kgo.NewOffset().AtStart()
+	of := func(id int32) map[int32]kgo.Offset { return map[int32]kgo.Offset{id: start} }
+	hook, polled := counted()
+	one := open(t, lim, brokers, hook, kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{"orders": of(0)}))
+	keep(t, one, polled, 1000)
+	other := open(t, lim, brokers, hook, kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{
+		"orders": of(1), "free": {0: start, 1: start}}))
+	keep(t, other, polled, 2000)
+	fill(t, brokers, "free", 2, 50_000, 10)
+	limit.Paused = new(false)
+	lim.Add(orders, limit)
+	ctx, cancel := context.WithTimeout(t.Context(), throttletest.Patience)
+	defer cancel()
+	got := make(chan int)
+	for _, c := range []*franzthrottle.Client{one, other} {
+		go func() {
+			n := 0
+			for ctx.Err() == nil {
+				time.Sleep(time.Millisecond) // for the work
+				c.PollRecords(ctx, 5).EachRecord(func(r *kgo.Record) {
+					if r.Topic != "orders" {
+						return
+					}
+					if n++; n == 500 {
+						cancel()
+					}
+				})
+			}
+			got <- n
+		}()
+	}
+	a, b := <-got, <-got
+	require.Greater(t, min(a, b), 100)
+}

@@ -1,0 +1,212 @@
+package franzthrottle_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	franzthrottle "github.com/dispatchthrottle/throttle/adapters/franz"
+	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
+)
+
+// A tally counts which records were returned.
+type tally struct {
+	mu   sync.Mutex
+	seen map[string]int
+}
+
+func (c *tally) add(r *kgo.Record) { c.addValue(fmt.Sprintf("%d/%d", r.Partition, r.Offset)) }
+
+func (c *tally) addValue(value string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.seen == nil {
+		c.seen = map[string]int{}
+	}
+	c.seen[value]++
+}
+
+// count returns how many records were returned, and how many of them more than once.
+func (c *tally) count() (n, again int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, times := range c.seen {
+		if times > 1 {
+			again++
+		}
+	}
+	return len(c.seen), again
+}
+
+// TestRebalances: members come and go while records wait; none is lost, and a commit when
+// partitions are taken away is one of the records that were returned, so that none comes twice.
+func TestRebalances(t *testing.T) {
+	const partitions, each, members = 6, 300, 4
+	committing := kgo.OnPartitionsRevoked(func(ctx context.Context, cl *kgo.Client, _ map[string][]int32) {
+		if err := cl.CommitUncommittedOffsets(ctx); err != nil {
+			t.Log(err)
+		}
+	})
+	for name, opts := range map[string][]kgo.Opt{
+		"cooperative":         {kgo.Balancers(kgo.CooperativeStickyBalancer()), kgo.DisableAutoCommit(), committing, kgo.BlockRebalanceOnPoll()},
+		"eager":               {kgo.Balancers(kgo.RangeBalancer()), kgo.DisableAutoCommit(), committing, kgo.BlockRebalanceOnPoll()},
+		"marks, cooperative":  {kgo.Balancers(kgo.CooperativeStickyBalancer()), kgo.AutoCommitMarks(), kgo.BlockRebalanceOnPoll()},
+		"marks, not blocking": {kgo.Balancers(kgo.RangeBalancer()), kgo.AutoCommitMarks()},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			brokers := broker(t, partitions, "orders")
+			fill(t, brokers, "orders", partitions, each, 10)
+			lim := throttletest.Open(t, perSecond(600))
+			opts := append([]kgo.Opt{
+				kgo.SeedBrokers(brokers...), kgo.FetchMaxWait(soon), kgo.ConsumeTopics("orders"), kgo.ConsumerGroup("billing"),
+				kgo.HeartbeatInterval(50 * time.Millisecond),
+			}, opts...)
+			var got tally
+			ctx, cancel := context.WithTimeout(t.Context(), throttletest.Patience)
+			defer cancel()
+			var running sync.WaitGroup
+			for range members {
+				running.Go(func() {
+					for ctx.Err() == nil {
+						c, err := franzthrottle.New(lim.Limiter, opts)
+						if !assert.NoError(t, err) {
+							return
+						}
+						until, stop := context.WithTimeout(ctx, time.Duration(500+rand.IntN(1500))*time.Millisecond)
+						for until.Err() == nil {
+							fetches := c.PollRecords(until, 1+rand.IntN(50))
+							fetches.EachRecord(got.add)
+							c.MarkCommitRecords(fetches.Records()...)
+							c.AllowRebalance()
+							if n, _ := got.count(); n == partitions*each {
+								cancel()
+							}
+						}
+						stop()
+						c.Close()
+					}
+				})
+			}
+			running.Wait()
+			n, again := got.count()
+			assert.Equal(t, partitions*each, n)
+			t.Log("again:", again)
+			if name != "marks, not blocking" {
+				assert.Zero(t, again)
+			}
+		})
+	}
+}
+
+// TestNoRecordOfAnother: no record comes of a partition that was revoked, whoever allows
+// rebalances.
+func TestNoRecordOfAnother(t *testing.T) {
+	t.Parallel()
+	brokers := broker(t, 8, "orders")
+	for range 50 { // batches
+		fill(t, brokers, "orders", 8, 10, 10)
+	}
+	lim := throttletest.Open(t, perSecond(1000))
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	defer cancel()
+	var mu sync.Mutex
+	owned := map[int32]bool{}
+	own := func(owns bool) func(context.Context, *kgo.Client, map[string][]int32) {
+		return func(_ context.Context, _ *kgo.Client, partitions map[string][]int32) {
+			mu.Lock()
+			defer mu.Unlock()
+			for _, id := range partitions["orders"] {
+				owned[id] = owns
+			}
+		}
+	}
+	sticky := kgo.Balancers(kgo.CooperativeStickyBalancer())
+	c := open(t, lim, brokers, member(sticky, kgo.FetchMaxPartitionBytes(300),
+		kgo.OnPartitionsAssigned(own(true)), kgo.OnPartitionsRevoked(own(false)))...)
+	var running sync.WaitGroup
+	defer running.Wait()
+	running.Go(func() {
+		for ctx.Err() == nil {
+			c.AllowRebalance() // kgo ignores it without BlockRebalanceOnPoll
+			time.Sleep(time.Microsecond)
+		}
+	})
+	running.Go(func() {
+		for ctx.Err() == nil {
+			other := open(t, lim, brokers, member(sticky)...)
+			time.Sleep(200 * time.Millisecond)
+			other.Close()
+			time.Sleep(200 * time.Millisecond)
+		}
+	})
+	n := 0
+	for ctx.Err() == nil {
+		fetches := c.PollRecords(ctx, 0)
+		mu.Lock()
+		fetches.EachRecord(func(r *kgo.Record) {
+			assert.True(t, owned[r.Partition], "a record of partition %d", r.Partition)
+			n++
+		})
+		mu.Unlock()
+	}
+	require.Positive(t, n)
+}
+
+// TestCallsThatMoveNothing drop no records.
+func TestCallsThatMoveNothing(t *testing.T) {
+	alone := []kgo.Opt{kgo.ConsumeTopics("orders")}
+	for name, c := range map[string]struct {
+		opts []kgo.Opt
+		call func(*franzthrottle.Client)
+	}{
+		"SetOffsets": {alone, func(c *franzthrottle.Client) {
+			c.SetOffsets(map[string]map[int32]kgo.EpochOffset{"orders": {}})
+		}},
+		"RemoveConsumePartitions": {alone, func(c *franzthrottle.Client) {
+			c.RemoveConsumePartitions(map[string][]int32{"orders": nil})
+		}},
+		"RemoveConsumePartitions of a group": {member(), func(c *franzthrottle.Client) {
+			c.RemoveConsumePartitions(map[string][]int32{"orders": {0}})
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			brokers := broker(t, 1, "orders")
+			fill(t, brokers, "orders", 1, 200, 10)
+			cl := open(t, throttletest.Open(t, perSecond(200)), brokers, c.opts...)
+			for next := int64(0); next < 200; {
+				poll(t, cl, 0).EachRecord(func(r *kgo.Record) {
+					require.Equal(t, next, r.Offset)
+					next++
+				})
+				c.call(cl)
+			}
+		})
+	}
+}
+
+// TestRefused: options with which records could be lost are refused, with what to do.
+func TestRefused(t *testing.T) {
+	lim := throttletest.Open(t, policy.Policy{})
+	for want, opts := range map[string][]kgo.Opt{
+		"want kgo.AutoCommitMarks":  {kgo.ConsumerGroup("g"), kgo.ConsumeTopics("t")},
+		"kgo.DisableAutoCommit":     {kgo.ConsumerGroup("g"), kgo.ConsumeTopics("t"), kgo.GreedyAutoCommit()},
+		"a share group":             {kgo.ShareGroup("g"), kgo.ConsumeTopics("t")},
+		"want NewSession":           {kgo.ConsumerGroup("g"), kgo.ConsumeTopics("t"), kgo.TransactionalID("x"), kgo.DisableAutoCommit()},
+		"a group was not specified": {kgo.DisableAutoCommit()},
+	} {
+		_, err := franzthrottle.New(lim.Limiter, opts)
+		assert.ErrorContains(t, err, want, want)
+	}
+	_, err := franzthrottle.NewSession(lim.Limiter, []kgo.Opt{kgo.ConsumerGroup("g"), kgo.DisableAutoCommit()})
+	require.ErrorContains(t, err, "want kgo.TransactionalID")
+}
