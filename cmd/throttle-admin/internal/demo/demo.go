@@ -28,6 +28,7 @@ type demo struct {
 	limit    policy.Rate
 	duration time.Duration
 	plain    bool
+	clients  bool   // kafka-go and franz-go
 	console  string // address of the console; "" = none
 	sharing  string // "" means the default
 
@@ -69,12 +70,15 @@ With -o json or -o yaml, the demo measures: at a constant limit, with a backlog 
 measurement, from half a second after each consumer has received messages. Messages are counted
 where consumers receive them.
 
+With --clients, one of the groups reads with franz-go: the limit is one over clients of all kinds.
+
 With --policies, --permits or --kafka, the demo uses real services. Permits are in the etcd with
 the policies, unless --permits is set, for example to memory:. The demo's topic and policy then
 have unique names, and are removed at the end. With --pulsar, the topic is in a real Pulsar, and
 the consumer groups are Shared subscriptions.`,
 		Example: `  throttle-admin demo
   throttle-admin demo --console
+  throttle-admin demo --clients
   throttle-admin demo --duration 10s -o json
   throttle-admin demo --policies etcd://127.0.0.1:2379/throttle --permits redis://127.0.0.1:6379
   throttle-admin demo --kafka 127.0.0.1:9092
@@ -101,6 +105,7 @@ the consumer groups are Shared subscriptions.`,
 	flags.StringVar(&d.console, "console", "", "show it in a browser, too: at an address of this machine")
 	flags.Lookup("console").NoOptDefVal = console.Address
 	flags.BoolVar(&d.plain, "plain", false, "print a line each second instead of a live table")
+	flags.BoolVar(&d.clients, "clients", false, "read with franz-go, too: in one of the consumer groups")
 	flags.StringVar(&d.kafka, "kafka", "", "host:port of a Kafka (default one in this process)")
 	flags.StringVar(&d.pulsar, "pulsar", "", "pulsar://host:port of a Pulsar, instead of Kafka")
 	return cmd
@@ -141,6 +146,9 @@ func (d *demo) parse(cmd *cobra.Command, limit string) (err error) {
 	}
 	if d.kafka != "" && d.pulsar != "" {
 		fault("--kafka, --pulsar: want one of them")
+	}
+	if d.clients && d.pulsar != "" {
+		fault("--clients, --pulsar: --clients are those of Kafka: want one of them")
 	}
 	if cmd.Flags().Changed("policies") {
 		if strings.HasPrefix(d.app.PoliciesURL, "memory:") {

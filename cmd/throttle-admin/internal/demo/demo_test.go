@@ -31,7 +31,9 @@ func demoRun(ctx context.Context, args ...string) (status int, stdout, stderr st
 
 // brokers are the flags for each broker of the demo.
 func brokers(t *testing.T) map[string][]string {
-	return map[string][]string{"kafka": nil, "pulsar": {"--pulsar", services.Pulsar(t).URL}}
+	return map[string][]string{
+		"kafka": nil, "franz-go, too": {"--clients"}, "pulsar": {"--pulsar", services.Pulsar(t).URL},
+	}
 }
 
 // measured is what the demo measures at 1000 messages a second.

@@ -20,12 +20,14 @@ type kafkaBroker struct {
 	addrs  []string
 	client *kafka.Client
 	topic  string
+	franz  bool     // one group reads with franz-go
 	stops  []func() // stop what was started, in this order
 }
 
-// openKafka creates the topic; if addr is "", on a broker in this process.
-func openKafka(ctx context.Context, addr, topic string) (*kafkaBroker, error) {
-	b := &kafkaBroker{addrs: []string{addr}, topic: topic}
+// openKafka creates the topic; if addr is "", on a broker in this process. With franz, one group
+// reads with franz-go.
+func openKafka(ctx context.Context, addr, topic string, franz bool) (*kafkaBroker, error) {
+	b := &kafkaBroker{addrs: []string{addr}, topic: topic, franz: franz}
 	if addr == "" {
 		broker, err := kfake.NewCluster(kfake.NumBrokers(1))
 		if err != nil {
@@ -131,6 +133,9 @@ func (b *kafkaBroker) begin(ctx context.Context, group string, ends [lanes]int64
 func (b *kafkaBroker) groupID(group string) string { return b.topic + "-" + group }
 
 func (b *kafkaBroker) consumer(group string, _ int, lim *dispatch.Limiter) (consumer, error) {
+	if b.franz && group == franzGroup {
+		return b.franzConsumer(group, lim)
+	}
 	r, err := kafkathrottle.NewReader(kafka.ReaderConfig{
 		Brokers: b.addrs, GroupID: b.groupID(group), Topic: b.topic,
 		MinBytes: 1, MaxBytes: 1e6, MaxWait: 250 * time.Millisecond,

@@ -97,6 +97,9 @@ func (d *demo) show(ctx context.Context) (err error) {
 	s.screen.say("policies: %s   permits: %s   broker: %s",
 		place(d.policies, "an etcd in this process"),
 		placeOfPermits(d), place(cmp.Or(d.kafka, d.pulsar), "a Kafka in this process"))
+	if d.clients {
+		s.screen.say("clients: franz-go in %s, kafka-go in the other group", franzGroup)
+	}
 	whole := d.limit.PerSec() * d.duration.Seconds()
 	begin := map[string]int{"alerts": int(whole * alertsBacklog)}
 	s.world, err = d.openWorld(ctx, int(whole*billingBacklog), begin)

@@ -92,7 +92,7 @@ func (d *demo) openWorld(
 	if d.pulsar != "" {
 		w.broker, err = openPulsar(d.pulsar, w.full.String())
 	} else {
-		w.broker, err = openKafka(ctx, d.kafka, w.topic)
+		w.broker, err = openKafka(ctx, d.kafka, w.topic, d.clients)
 	}
 	if err != nil {
 		return w, err
