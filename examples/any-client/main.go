@@ -1,9 +1,10 @@
-// Command any-client throttles a client that has no adapter, here franz-go. It needs an etcd, a
-// Redis and a Kafka (docker compose up):
+// Command any-client throttles a client that has no adapter, here a consumer group of a Redis
+// stream. It needs an etcd and a Redis (docker compose up):
 //
 //	export THROTTLE_POLICIES=etcd://127.0.0.1:2379 THROTTLE_PERMITS=redis://127.0.0.1:6379
-//	go run ./cmd/throttle-admin set-msg-rate kafka://public/default/orders 100
-//	go run ./examples/any-client 127.0.0.1:9092 orders billing
+//	go run ./cmd/throttle-admin set-msg-rate redis://public/default/orders 100
+//	redis-cli eval 'for i = 1, 10000 do redis.call("XADD", "orders", "*", "order", i) end' 0
+//	go run ./examples/any-client 127.0.0.1:6379 orders billing
 package main
 
 import (
@@ -12,8 +13,10 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"strings"
+	"time"
 
-	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/redis/go-redis/v9"
 
 	"github.com/dispatchthrottle/throttle"
 	"github.com/dispatchthrottle/throttle/dispatch"
@@ -21,7 +24,7 @@ import (
 
 func main() {
 	if len(os.Args) != 4 {
-		fmt.Fprintln(os.Stderr, "usage: any-client BROKER TOPIC GROUP")
+		fmt.Fprintln(os.Stderr, "usage: any-client REDIS STREAM GROUP")
 		os.Exit(2)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
@@ -33,52 +36,77 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, broker, topic, group string) (err error) {
+func run(ctx context.Context, addr, stream, group string) (err error) {
 	lim, err := throttle.FromEnv(ctx)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, lim.Close()) }()
-	sub, err := lim.Subscription("kafka://public/default/"+topic, group)
+	sub, err := lim.Subscription("redis://public/default/"+stream, group)
 	if err != nil {
 		return err
 	}
-	client, err := kgo.NewClient(
-		kgo.SeedBrokers(broker), kgo.ConsumeTopics(topic), kgo.ConsumerGroup(group),
-		kgo.FetchMaxBytes(256<<10), // keeps prefetch small, which the limit does not cover
-		kgo.DisableAutoCommit())
-	if err != nil {
-		return err
+	client := redis.NewClient(&redis.Options{Addr: addr})
+	defer func() { err = errors.Join(err, client.Close()) }()
+	created := client.XGroupCreateMkStream(ctx, stream, group, "0").Err()
+	if created != nil && !strings.HasPrefix(created.Error(), "BUSYGROUP") { // it is there already
+		return created
 	}
-	defer client.Close()
+	polling, stop := context.WithCancel(ctx)
+	defer stop()
+	go reportBacklog(polling, client, stream, group, sub)
 	for {
-		fetches := client.PollRecords(ctx, 100)
-		if err := fetches.Err(); err != nil {
+		grant, err := sub.Acquire(ctx, 100) // at least one permit
+		if err != nil {
 			return err
 		}
-		if err := handle(ctx, sub, fetches.Records()); err != nil {
-			return err
-		}
-		if err := client.CommitUncommittedOffsets(ctx); err != nil {
+		messages, bytes, err := read(ctx, client, stream, group, grant.N())
+		grant.Done(messages, bytes) // charges the exact bytes, and gives unused permits back
+		if err != nil {
 			return err
 		}
 	}
 }
 
-// handle prints the records, as many at a time as there are permits.
-func handle(ctx context.Context, sub *dispatch.Subscription, records []*kgo.Record) error {
-	for len(records) > 0 {
-		grant, err := sub.Acquire(ctx, len(records)) // at least one permit
-		if err != nil {
-			return err
-		}
-		bytes := int64(0)
-		for _, r := range records[:grant.N()] {
-			fmt.Printf("%d/%d %s\n", r.Partition, r.Offset, r.Value)
-			bytes += int64(len(r.Key) + len(r.Value))
-		}
-		records = records[grant.N():]
-		grant.Done(grant.N(), bytes) // charges the exact bytes
+// read prints and acknowledges up to n messages. It waits a second for the first one.
+func read(ctx context.Context, client *redis.Client, stream, group string, n int) (messages int, bytes int64, err error) {
+	streams, err := client.XReadGroup(ctx, &redis.XReadGroupArgs{
+		Group: group, Consumer: "any-client", Streams: []string{stream, ">"}, Count: int64(n), Block: time.Second,
+	}).Result()
+	if errors.Is(err, redis.Nil) { // there is none
+		return 0, 0, nil
+	} else if err != nil {
+		return 0, 0, err
 	}
-	return nil
+	for _, m := range streams[0].Messages {
+		fmt.Println(m.ID, m.Values)
+		for field, value := range m.Values {
+			bytes += int64(len(field) + len(fmt.Sprint(value)))
+		}
+		if err := client.XAck(ctx, stream, group, m.ID).Err(); err != nil {
+			return messages, bytes, err
+		}
+		messages++
+	}
+	return messages, bytes, nil
+}
+
+// reportBacklog reports once a second how many messages the group has not read: one without a
+// backlog is not throttled.
+func reportBacklog(ctx context.Context, client *redis.Client, stream, group string, sub *dispatch.Subscription) {
+	for ctx.Err() == nil {
+		backlog := int64(-1) // unknown, which counts as behind
+		if groups, err := client.XInfoGroups(ctx, stream).Result(); err == nil {
+			for _, g := range groups {
+				if g.Name == group {
+					backlog = g.Lag
+				}
+			}
+		}
+		sub.ReportBacklog(backlog)
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Second):
+		}
+	}
 }
