@@ -32,6 +32,13 @@ func (g Grant) Limited() bool { return g.admission != nil }
 // maxInFlight is set.
 func (g Grant) InFlight() bool { return g.admission != nil && g.admission.MaxInFlight() > 0 }
 
+// Expired reports whether the permit is of a limit with strict sharing, and its time is over
+// (sharing.permitExpiry). It is for callers that keep a Grant before they dispatch its message:
+// they call Done(0, 0) then, and Acquire again. Acquire returns no Grant that has expired.
+func (g *Grant) Expired() bool {
+	return g.admission != nil && g.admission.Expired(g.taken)
+}
+
 // Done settles the Grant: messages is the number of dispatched messages, bytes their total size.
 // Unused permits go back, unless the Grant is older than two batches of a limit, when they would
 // come too late ([Grant.Hold] allows more time). Permits used beyond those granted become a debt

@@ -481,3 +481,38 @@ func TestStrictLongExpiry(t *testing.T) {
 		within(t, "requests a call", f.requestsPerMessage(), 0, 5)
 	})
 }
+
+// TestExpired: a Grant of a strict limit expires with its slot, or when the next slot comes before
+// that. One of another limit does not.
+func TestExpired(t *testing.T) {
+	for name, expiry := range map[string]time.Duration{
+		"before the next slot": 20 * time.Millisecond, "after the next slot": 10 * second,
+	} {
+		p := strictly(t, "1/s")
+		p.Sharing.PermitExpiry = policy.Duration(expiry)
+		fleets(t, name, p, func(t *testing.T, f *fleet) {
+			sub := f.join(0, "group").sub
+			g, err := sub.Acquire(t.Context(), 1)
+			require.NoError(t, err)
+			require.False(t, g.Expired())
+			time.Sleep(min(expiry, second) / 2)
+			require.False(t, g.Expired())
+			if expiry < second {
+				time.Sleep(expiry)
+			} else {
+				next, err := sub.Acquire(t.Context(), 1)
+				require.NoError(t, err)
+				require.False(t, next.Expired())
+			}
+			require.True(t, g.Expired())
+			g.Done(0, 0)
+			require.False(t, g.Expired())
+		})
+	}
+	fleets(t, "fair", rate(t, "1/s"), func(t *testing.T, f *fleet) {
+		g, err := f.join(0, "group").sub.Acquire(t.Context(), 1)
+		require.NoError(t, err)
+		time.Sleep(time.Minute)
+		require.False(t, g.Expired())
+	})
+}

@@ -169,6 +169,15 @@ func untake(shares []*sharing.Share, n int64) {
 	}
 }
 
+// Expired reports whether a strict slot that was taken then may be used no more.
+func (a *Admission) Expired(taken Taken) bool {
+	if a.paced == nil {
+		return false
+	}
+	until := a.paced.UsableUntil() // before Fresh, since the release of a slot changes it after Fresh
+	return !a.paced.Fresh(taken.step()) || time.Since(a.lane.core.start) > until
+}
+
 // usableUntil is when the strict slot that was just taken may be used no more, since the engine's
 // start; 0 = there is none.
 func (a *Admission) usableUntil() time.Duration {

@@ -96,8 +96,8 @@ func (s *strict) releaseSlot(t Time) {
 	slot := &s.batches[0]
 	slot.finish()
 	slot.expires = min(slot.expires, s.confirmedAt+schedule.Unconfirmed)
+	s.freshFrom.Store(t.Step) // before usableUntil; see engine.Admission.Expired
 	s.usableUntil.Store(int64(sinceStart(slot.expires)))
-	s.freshFrom.Store(t.Step)
 	s.backAt = 0
 	s.served(t.Now)
 	s.supply(1)
