@@ -85,49 +85,61 @@ func (c *Client) limited(t *topic) bool {
 
 // admit returns up to max of the records that are kept, or any number if max is 0: those for which
 // there are permits now. Topics have their turns: the next poll starts with the first that had
-// none.
-func (c *Client) admit(max int) (out kgo.Fetches) {
+// none. A waiter waits for the permits of a topic that has records left, but if the poll returns
+// alone, and records of this topic only: the next poll waits itself.
+func (c *Client) admit(max int, alone bool) (out kgo.Fetches) {
 	s := &c.shelf
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	var served, refused []*topic
 	for range s.order {
 		if atMost(max, out) < 0 {
 			break
 		}
 		t := s.order[0]
 		s.order = append(s.order[1:], t)
-		out = s.admitTopic(c, t, max, out)
+		before := len(out)
+		var ok bool
+		if out, ok = s.admitTopic(c, t, max, out); !ok {
+			refused = append(refused, t)
+		}
+		if len(out) > before {
+			served = append(served, t)
+		}
+	}
+	for _, t := range refused {
+		if own := len(served) == 1 && served[0] == t; t.waiter == nil && !(alone && own) {
+			s.waitFor(c, t, max)
+		}
 	}
 	return out
 }
 
 // admitTopic adds the records of a topic for which there are permits now to fetches, which have up
-// to max. If there are none, a waiter waits for them: also while polls return records of other
-// topics. The caller holds s.mu.
-func (s *shelf) admitTopic(c *Client, t *topic, max int, out kgo.Fetches) kgo.Fetches {
-	for before := len(out); ; {
+// to max. It returns false if there are more records than permits. The caller holds s.mu.
+func (s *shelf) admitTopic(c *Client, t *topic, max int, out kgo.Fetches) (_ kgo.Fetches, ok bool) {
+	if errors.Is(t.err, dispatch.ErrClosed) && s.ready(t) > 0 && len(out) == 0 {
+		return kgo.NewErrFetch(t.err), true
+	}
+	for {
 		left := atMost(max, out)
 		if left < 0 {
-			return out
+			return out, true
 		}
 		sub, n := s.next(c, t, left)
 		if n == 0 {
-			return out
+			return out, true
 		}
 		grant, err, waits := t.permits(sub, n)
 		switch {
-		case waits:
-			return out
 		case errors.Is(err, dispatch.ErrClosed):
+			t.missed = false
 			if len(out) == 0 { // records come first
 				out = kgo.NewErrFetch(topicError(t.name, err))
 			}
-			return out
-		case err != nil: // none is there
-			if len(out) == before {
-				s.waitFor(c.closing, t, sub, n)
-			}
-			return out
+			return out, true
+		case err != nil || waits: // none is there
+			return out, false
 		}
 		out = s.hand(c, out, t, sub, n, grant)
 	}
@@ -138,12 +150,14 @@ func (s *shelf) admitTopic(c *Client, t *topic, max int, out kgo.Fetches) kgo.Fe
 func (t *topic) permits(sub *dispatch.Subscription, n int) (grant dispatch.Grant, err error, waits bool) {
 	switch w := t.waiter; {
 	case w == nil:
-	case !w.ended:
+	case w.sub == sub && !w.ended:
 		return grant, nil, true
-	case w.sub == sub:
+	case w.sub == sub && !w.grant.Expired():
 		t.waiter = nil
+		w.stop()
 		return w.grant, w.err, false
-	default: // other records are first now
+	default: // other records are first now, or the poll comes too late
+		t.missed = t.missed || w.ended
 		t.abandon()
 	}
 	grant, err = sub.Acquire(ended, n)
@@ -184,6 +198,7 @@ func (s *shelf) hand(
 	c *Client, out kgo.Fetches, t *topic, sub *dispatch.Subscription, n int, grant dispatch.Grant,
 ) kgo.Fetches {
 	n = min(n, grant.N())
+	t.missed = false
 	t.passed.add(n, time.Now())
 	for n > 0 {
 		i := s.firstReady(t)

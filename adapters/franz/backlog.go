@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -77,13 +78,17 @@ func (c *Client) questions() (all []question) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	committed := c.Client.CommittedOffsets() // with all partitions of positions that the group owns
+	consumed := c.Client.GetConsumeTopics()
 	for _, t := range s.order {
 		if t.err != nil || len(t.sub.Stats().Limits) == 0 && (c.options.tagOf == nil || !t.sub.TagsLimited()) {
 			continue
 		}
 		q := question{topic: t, idle: s.waiting != nil && t.count == 0}
+		reads := slices.Contains(consumed, t.name)
 		if c.settings.group == "" {
-			q.ids = c.settings.direct.of(t.name)
+			var some bool
+			q.ids, some = c.settings.direct.of(t.name)
+			reads = reads && (!some || len(q.ids) > 0)
 		} else {
 			for id := range t.owned {
 				if _, found := committed[t.name][id]; !found && t.positions[id] != nil {
@@ -93,10 +98,11 @@ func (c *Client) questions() (all []question) {
 				}
 				q.ids = append(q.ids, id)
 			}
-			if len(q.ids) == 0 {
-				t.report(0) // it has nothing to read
-				continue
-			}
+			reads = len(q.ids) > 0
+		}
+		if !reads {
+			t.report(0)
+			continue
 		}
 		q.changes = t.changes
 		all = append(all, q)

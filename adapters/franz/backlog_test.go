@@ -41,6 +41,48 @@ func TestCaughtUp(t *testing.T) {
 	}
 }
 
+// TestNothingToRead: a Client has no backlog of a topic that it does not read any more, with or
+// without a group.
+func TestNothingToRead(t *testing.T) {
+	start := kgo.NewOffset().AtStart()
+	direct := kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{"orders": {0: start}})
+	purge := func(c *franzthrottle.Client) { c.PurgeTopicsFromConsuming("orders") }
+	for name, c := range map[string]struct {
+		opts []kgo.Opt
+		stop func(*franzthrottle.Client)
+	}{
+		"removed":           {[]kgo.Opt{direct}, func(c *franzthrottle.Client) { c.RemoveConsumePartitions(map[string][]int32{"orders": {0}}) }},
+		"a partition":       {[]kgo.Opt{direct}, purge},
+		"a topic":           {[]kgo.Opt{kgo.ConsumeTopics("orders", "other")}, purge},
+		"a topic, in group": {member(kgo.ConsumeTopics("orders", "other")), purge},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			brokers := broker(t, 2, "orders", "other")
+			fill(t, brokers, "orders", 2, 1000, 10)
+			lim := throttletest.Open(t, policy.Policy{})
+			lim.Add(orders, perSecond(100))
+			cl := open(t, lim, brokers, c.opts...)
+			for n := 0; n < 10; {
+				n += poll(t, cl, 5).NumRecords()
+			}
+			backlog := func(is func(n int64) bool) func() bool {
+				return func() bool {
+					for _, s := range lim.Stats().Subscriptions {
+						if s.Topic == orders {
+							return is(s.Backlog)
+						}
+					}
+					return false
+				}
+			}
+			throttletest.Until(t, "the backlog is known", backlog(func(n int64) bool { return n > 0 }))
+			c.stop(cl)
+			throttletest.Until(t, "there is none", backlog(func(n int64) bool { return n == 0 }))
+		})
+	}
+}
+
 // abort writes records in a transaction, and aborts that.
 func abort(t *testing.T, brokers []string, n int) {
 	t.Helper()

@@ -10,7 +10,8 @@
 // A poll takes what the client has fetched, acquires permits for it, of each record's own topic and
 // for its exact size, and returns the records that have got theirs: the bytes of the key, the
 // value, and the keys and values of the headers. The others are kept, in order, for the next polls,
-// and are not committed. While records of a topic are kept, no more of it is fetched.
+// and are not committed. While more of a topic is kept than was returned in the last 250 ms, no
+// more of it is fetched.
 package franzthrottle
 
 import (
@@ -20,6 +21,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -43,11 +45,12 @@ type Client struct {
 	closing  context.Context // ends with Close
 	setClose context.CancelFunc
 
-	polling ctxmutex.Mutex // held by the poll that is served
-	filling sync.Mutex     // held from where kgo hands out records until they are on the shelf
-	seek    sync.Mutex     // held by a call that moves kgo's place; see alone
-	seeking atomic.Int32   // such calls, those that wait included
-	called  atomic.Bool    // a callback of kgo runs, while which kgo hands out no records
+	polling  ctxmutex.Mutex // held by the poll that is served
+	polledAt time.Time      // when the last poll ended; guarded by polling
+	filling  sync.Mutex     // held while records come from kgo or leave the shelf for a poll
+	seek     ctxmutex.Mutex // held by a call that moves kgo's place; see alone
+	seeking  atomic.Int32   // such calls, those that wait included
+	called   atomic.Bool    // a callback of kgo runs, while which kgo hands out no records
 
 	shelf shelf
 }
@@ -97,6 +100,7 @@ func open(lim *dispatch.Limiter, opts []kgo.Opt, more []Option) (*Client, []kgo.
 	c := &Client{lim: lim, settings: s, options: newOptions(s.group, more), given: opts}
 	c.closing, c.setClose = context.WithCancel(context.Background())
 	c.polling.Init()
+	c.seek.Init()
 	c.shelf.init()
 	return c, append(slices.Clip(opts), c.own()...), nil
 }
@@ -125,8 +129,10 @@ func (c *Client) PollFetches(ctx context.Context) kgo.Fetches { return c.PollRec
 // PollRecords returns up to max of the records that have permits, or all of those that are there if
 // max is 0 or less. It waits until there is one, or until ctx ends; with a nil ctx it does not
 // wait. A poll returns as soon as one topic has records with permits: a topic that waits does not
-// hold up another. If ctx ends first, the records are kept for the next poll. If the Limiter has
-// been closed, the fetches have an error that wraps dispatch.ErrClosed.
+// hold up another. But if permits of a topic came and went while the caller worked, the poll waits
+// for that topic as long as the caller worked, up to 250 ms, also with a nil ctx. If ctx ends
+// first, the records are kept for the next poll. If the Limiter has been closed, the fetches have
+// an error that wraps dispatch.ErrClosed.
 func (c *Client) PollRecords(ctx context.Context, max int) kgo.Fetches {
 	if c.lim == nil {
 		return c.Client.PollRecords(ctx, max)
@@ -218,7 +224,6 @@ func (c *Client) Close() {
 		c.leave()
 		// A poll that ends blocks rebalances: Close comes after it.
 		_ = c.polling.Lock(context.Background(), context.Background())
-		c.shelf.polls()
 		c.Client.CloseAllowingRebalance()
 		c.shelf.abandonAll()
 		c.shelf.waiters.Wait()

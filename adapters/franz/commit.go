@@ -77,16 +77,9 @@ func (c *Client) CommitUncommittedOffsets(ctx context.Context) (err error) {
 func (s *shelf) cut(r *kmsg.OffsetCommitRequest) error {
 	for i := range r.Topics {
 		t := &r.Topics[i]
-		t.Partitions = slices.DeleteFunc(t.Partitions, func(p kmsg.OffsetCommitRequestTopicPartition) bool {
-			_, found := s.returnedTo(t.Topic, p.Partition)
-			return !found
+		t.Partitions = cutTo(s, t.Topic, t.Partitions, func(p *kmsg.OffsetCommitRequestTopicPartition) (int32, *int64, *int32) {
+			return p.Partition, &p.Offset, &p.LeaderEpoch
 		})
-		for j := range t.Partitions {
-			p := &t.Partitions[j]
-			if end, _ := s.returnedTo(t.Topic, p.Partition); p.Offset > end.Offset {
-				p.Offset, p.LeaderEpoch = end.Offset, end.Epoch
-			}
-		}
 	}
 	r.Topics = slices.DeleteFunc(r.Topics, func(t kmsg.OffsetCommitRequestTopic) bool { return len(t.Partitions) == 0 })
 	return nil
@@ -96,19 +89,30 @@ func (s *shelf) cut(r *kmsg.OffsetCommitRequest) error {
 func (s *shelf) cutTxn(r *kmsg.TxnOffsetCommitRequest) error {
 	for i := range r.Topics {
 		t := &r.Topics[i]
-		t.Partitions = slices.DeleteFunc(t.Partitions, func(p kmsg.TxnOffsetCommitRequestTopicPartition) bool {
-			_, found := s.returnedTo(t.Topic, p.Partition)
-			return !found
+		t.Partitions = cutTo(s, t.Topic, t.Partitions, func(p *kmsg.TxnOffsetCommitRequestTopicPartition) (int32, *int64, *int32) {
+			return p.Partition, &p.Offset, &p.LeaderEpoch
 		})
-		for j := range t.Partitions {
-			p := &t.Partitions[j]
-			if end, _ := s.returnedTo(t.Topic, p.Partition); p.Offset > end.Offset {
-				p.Offset, p.LeaderEpoch = end.Offset, end.Epoch
-			}
-		}
 	}
 	r.Topics = slices.DeleteFunc(r.Topics, func(t kmsg.TxnOffsetCommitRequestTopic) bool { return len(t.Partitions) == 0 })
 	return nil
+}
+
+// cutTo lowers the offsets of a topic's partitions to what was returned, and leaves out partitions
+// of which nothing was.
+func cutTo[P any](s *shelf, topic string, all []P, of func(*P) (id int32, offset *int64, epoch *int32)) []P {
+	left := all[:0]
+	for i := range all {
+		id, offset, epoch := of(&all[i])
+		end, found := s.returnedTo(topic, id)
+		if !found {
+			continue
+		}
+		if *offset > end.Offset {
+			*offset, *epoch = end.Offset, end.Epoch
+		}
+		left = append(left, all[i])
+	}
+	return left
 }
 
 // CommitRecords is kgo's.

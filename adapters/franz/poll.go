@@ -12,9 +12,9 @@ import (
 //
 // kgo blocks rebalances from a poll with records until they are allowed. So no callback runs
 // between kgo's poll and take, and none while records that are kept are returned.
-func (c *Client) poll(ctx context.Context, max int) kgo.Fetches {
-	c.shelf.polls()
-	defer c.shelf.polled()
+func (c *Client) poll(ctx context.Context, max int) (fetches kgo.Fetches) {
+	worked := time.Since(c.polledAt)
+	defer func() { c.polledAt = time.Now() }()
 	for {
 		if ctx != nil && ctx.Err() != nil {
 			c.hold()
@@ -26,25 +26,61 @@ func (c *Client) poll(ctx context.Context, max int) kgo.Fetches {
 		c.shelf.pause(c)
 		c.settleCommitted()
 		if some, free := c.keeps(); some || ctx == nil {
-			if fetches := c.round(max, free); len(fetches) > 0 || ctx == nil {
-				return c.handOver(fetches)
-			}
+			fetches = c.round(max, free, ctx != nil)
 		}
-		if fetches := c.wait(ctx, max); len(fetches) > 0 {
-			return c.handOver(fetches)
+		if len(fetches) == 0 && ctx != nil {
+			fetches = c.wait(ctx, max)
+		}
+		if len(fetches) > 0 || ctx == nil {
+			return c.handOver(c.awaitTurns(ctx, fetches, max, worked))
 		}
 	}
 }
 
 // round returns what may be returned now of what is kept, and of what kgo has fetched: that comes
 // first unless there are records that need no permits, so that no topic waits for another.
-func (c *Client) round(max int, free bool) (fetches kgo.Fetches) {
+func (c *Client) round(max int, free, waits bool) (fetches kgo.Fetches) {
 	c.hold() // before it looks at what is kept: a callback may drop records
+	if !c.filling.TryLock() {
+		return nil
+	}
+	defer c.filling.Unlock()
 	if !free {
 		fetches = c.fetch(noWait, max)
 	}
 	if left := atMost(max, fetches); left >= 0 {
-		fetches = append(fetches, c.admit(left)...)
+		fetches = append(fetches, c.admit(left, waits && len(fetches) == 0)...)
+	}
+	return fetches
+}
+
+// awaitTurns adds records of topics that have missed their turn while the caller worked on those of
+// others. It waits for their permits as long as the caller worked, up to aheadFor. So a topic costs
+// the others half of their time at most, and only until it gets its turn.
+func (c *Client) awaitTurns(ctx context.Context, fetches kgo.Fetches, max int, worked time.Duration) kgo.Fetches {
+	if !c.shelf.missed() {
+		return fetches
+	}
+	if ctx == nil {
+		ctx = context.Background()
+	}
+	ctx, end := context.WithTimeout(ctx, min(worked, aheadFor))
+	defer end()
+	defer c.shelf.waits(nil)
+	for c.shelf.missed() && ctx.Err() == nil && c.seeking.Load() == 0 && c.closing.Err() == nil {
+		left := atMost(max, fetches)
+		if left < 0 {
+			break
+		}
+		waiting, stop := context.WithCancel(ctx)
+		if c.shelf.begin(c, left, stop) {
+			<-waiting.Done()
+		}
+		stop()
+		if c.filling.TryLock() {
+			fetches = append(fetches, c.admit(left, false)...)
+			c.filling.Unlock()
+		}
 	}
 	return fetches
 }
@@ -97,11 +133,10 @@ func (c *Client) handOver(fetches kgo.Fetches) kgo.Fetches {
 }
 
 // fetch polls kgo, and returns what may be returned of that now. With a nil ctx, it does not wait.
+// The caller holds c.filling.
 // kgo drops what it has fetched of a topic that is paused. So if topics are told apart, all that it
 // has fetched is kept, and not a part.
 func (c *Client) fetch(ctx context.Context, max int) kgo.Fetches {
-	c.filling.Lock()
-	defer c.filling.Unlock()
 	if max > 0 && c.sorts() {
 		return c.take(c.Client.PollRecords(ctx, 0), true)
 	}
@@ -112,15 +147,17 @@ func (c *Client) fetch(ctx context.Context, max int) kgo.Fetches {
 // returns what kgo has fetched.
 func (c *Client) wait(ctx context.Context, max int) kgo.Fetches {
 	c.allow()
-	for c.seeking.Load() > 0 {
-		c.awaitSeek()
-	}
+	c.awaitSeek(ctx)
 	waiting, stop := context.WithCancel(ctx)
 	defer stop()
 	defer c.shelf.waits(nil)
 	if !c.shelf.begin(c, max, stop) || c.seeking.Load() > 0 || c.closing.Err() != nil {
 		return nil // something has come before stop was known
 	}
+	if !c.filling.TryLock() {
+		return nil
+	}
+	defer c.filling.Unlock()
 	fetches := c.fetch(waiting, max)
 	stop()
 	if errors.Is(fetches.Err0(), waiting.Err()) {
@@ -144,30 +181,34 @@ func (s *shelf) begin(c *Client, max int, stop func()) bool {
 	s.waiting = stop
 	s.pauseLocked(c) // records were kept or dropped since
 	for _, t := range s.order {
-		if _, n := s.next(c, t, max); n > 0 && (t.waiter == nil || t.waiter.ended) {
+		switch sub, n := s.next(c, t, max); {
+		case n == 0:
+			t.abandon()
+		case t.waiter == nil || t.waiter.ended || t.waiter.sub != sub:
 			return false
 		}
 	}
 	return true
 }
 
-// awaitSeek returns when no call of alone is running.
-func (c *Client) awaitSeek() {
-	c.seek.Lock()
-	defer c.seek.Unlock()
+// awaitSeek waits until no call of alone is running, or ctx or the Client ends.
+func (c *Client) awaitSeek(ctx context.Context) {
+	for c.seeking.Load() > 0 && c.seek.Lock(ctx, c.closing) == nil {
+		c.seek.Unlock()
+	}
 }
 
-// alone calls f, which moves kgo's place, while kgo hands out no records, and makes a poll that
-// waits look again. While a callback runs, kgo hands out none.
+// alone calls f, which moves kgo's place, while polls take no records from kgo or the shelf, and
+// makes a poll that waits look again. While a callback runs, they take none.
 func (c *Client) alone(f func()) {
 	if c.lim == nil || c.called.Load() {
 		f()
 		return
 	}
-	c.seek.Lock()
-	defer c.seek.Unlock()
 	c.seeking.Add(1)
 	defer c.seeking.Add(-1)
+	_ = c.seek.Lock(context.Background(), context.Background()) // never fails
+	defer c.seek.Unlock()
 	c.shelf.wake()
 	for !c.filling.TryLock() {
 		if c.called.Load() {

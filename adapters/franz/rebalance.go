@@ -97,6 +97,9 @@ func (c *Client) PurgeTopicsFromConsuming(topics ...string) {
 func (c *Client) purges(purge func(), topics []string) {
 	in := func(topic string, _ int32) bool { return slices.Contains(topics, topic) }
 	if c.lim == nil || c.settings.group == "" {
+		if c.lim != nil {
+			c.settings.direct.removeTopics(topics)
+		}
 		c.moves(purge, in)
 		return
 	}

@@ -10,7 +10,9 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	franzthrottle "github.com/dispatchthrottle/throttle/adapters/franz"
 	"github.com/dispatchthrottle/throttle/policy"
@@ -112,6 +114,49 @@ func TestEndAgain(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, done)
 	require.Equal(t, map[int32]int64{0: int64(fetches.NumRecords())}, committed(t, brokers))
+}
+
+// TestAPollDuringAnEnd: a poll waits for the End of a transaction, but no longer than its context.
+func TestAPollDuringAnEnd(t *testing.T) {
+	t.Parallel()
+	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, "orders", "copy"))
+	require.NoError(t, err)
+	defer cluster.Close()
+	brokers := cluster.ListenAddrs()
+	fill(t, brokers, "orders", 1, 1000, 10)
+	lim := throttletest.Open(t, policy.Policy{})
+	lim.Add(orders, perSecond(1000))
+	s := session(t, lim, brokers)
+	n := s.PollRecords(t.Context(), 5).NumRecords()
+	require.NotZero(t, n)
+	lim.Add(orders, policy.Policy{MessageRate: policy.PerSecond(0)}) // what is kept needs no permits
+	throttletest.Until(t, "no limit applies", func() bool { return len(lim.Stats().Subscriptions[0].Limits) == 0 })
+	require.NoError(t, s.Begin())
+	committing, polled := make(chan struct{}), make(chan struct{})
+	goOn := sync.OnceFunc(func() { close(polled) })
+	defer goOn()
+	cluster.ControlKey(int16(kmsg.TxnOffsetCommit), func(kmsg.Request) (kmsg.Response, error, bool) {
+		close(committing)
+		<-polled
+		return nil, nil, false
+	})
+	ended := make(chan error, 1)
+	go func() {
+		_, err := s.End(t.Context(), kgo.TryCommit)
+		ended <- err
+	}()
+	<-committing
+	for _, ctx := range []context.Context{nil, t.Context()} {
+		if ctx != nil {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(ctx, soon)
+			defer cancel()
+		}
+		require.Zero(t, s.PollRecords(ctx, 0).NumRecords())
+	}
+	goOn()
+	require.NoError(t, <-ended)
+	require.Equal(t, map[int32]int64{0: int64(n)}, committed(t, brokers))
 }
 
 // TestRevokedInATransaction: records of a transaction that ends after its partitions were revoked

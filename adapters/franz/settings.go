@@ -3,6 +3,7 @@ package franzthrottle
 import (
 	"context"
 	"errors"
+	"maps"
 	"regexp"
 	"slices"
 	"sync"
@@ -75,7 +76,7 @@ func (f *finder) OnNewClient(cl *kgo.Client) {
 	s.maxWait, _ = cl.OptValue(kgo.FetchMaxWait).(time.Duration)
 	topics, _ := cl.OptValue(kgo.ConsumeTopics).(map[string]*regexp.Regexp)
 	partitions, _ := cl.OptValue(kgo.ConsumePartitions).(map[string]map[int32]kgo.Offset)
-	s.direct = &direct{partitions: map[partition]kgo.Offset{}}
+	s.direct = &direct{topics: map[string]map[int32]kgo.Offset{}}
 	s.direct.add(partitions)
 	s.several = s.regex || len(topics)+len(partitions) > 1
 	level, _ := cl.OptValue(kgo.FetchIsolationLevel).(int8)
@@ -93,19 +94,21 @@ func (f *finder) OnNewClient(cl *kgo.Client) {
 	panic(f)
 }
 
-// direct are the partitions that are read one by one, and where they begin.
+// direct are the partitions that are read one by one, and where they begin. A topic all of whose
+// partitions were removed is there, too.
 type direct struct {
-	mu         sync.Mutex
-	partitions map[partition]kgo.Offset
+	mu     sync.Mutex
+	topics map[string]map[int32]kgo.Offset
 }
 
 func (d *direct) add(partitions map[string]map[int32]kgo.Offset) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for name, ids := range partitions {
-		for id, offset := range ids {
-			d.partitions[partition{name, id}] = offset
+		if d.topics[name] == nil {
+			d.topics[name] = map[int32]kgo.Offset{}
 		}
+		maps.Copy(d.topics[name], ids)
 	}
 }
 
@@ -114,27 +117,32 @@ func (d *direct) remove(partitions map[string][]int32) {
 	defer d.mu.Unlock()
 	for name, ids := range partitions {
 		for _, id := range ids {
-			delete(d.partitions, partition{name, id})
+			delete(d.topics[name], id)
 		}
 	}
 }
 
-// of returns the partitions of a topic that are read one by one.
-func (d *direct) of(topic string) (ids []int32) {
+func (d *direct) removeTopics(names []string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for p := range d.partitions {
-		if p.topic == topic {
-			ids = append(ids, p.id)
-		}
+	for _, name := range names {
+		delete(d.topics, name)
 	}
-	return ids
+}
+
+// of returns the partitions of a topic that are read one by one; found is false if all of the
+// topic is read.
+func (d *direct) of(topic string) (ids []int32, found bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	all, found := d.topics[topic]
+	return slices.Collect(maps.Keys(all)), found
 }
 
 // start returns where a partition that is read on its own begins.
 func (d *direct) start(p partition) (kgo.Offset, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	offset, found := d.partitions[p]
+	offset, found := d.topics[p.topic][p.id]
 	return offset, found
 }

@@ -4,7 +4,6 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -20,7 +19,6 @@ type shelf struct {
 	topics   map[string]*topic
 	order    []*topic             // in which they have their turns
 	waiting  func()               // ends the wait of the poll that is served; nil: it does not wait
-	leave    *time.Timer          // ends the waiters when no poll comes; nil: there is none
 	topicsBy map[string]bool      // topics that the user has paused
 	partsBy  map[partition]bool   // likewise partitions
 	inFlight *inFlightByPartition // records that were returned, where a policy has a maxInFlight
@@ -46,6 +44,7 @@ type topic struct {
 	passed    passed
 	paused    bool    // by the shelf; see pause
 	waiter    *waiter // for the first records that are kept; nil: none waits
+	missed    bool    // permits came while no poll did, and no record was returned since
 	positions map[int32]*position
 	owned     map[int32]bool // by the group's assignment
 	leaders   leaders
@@ -150,6 +149,7 @@ func (s *shelf) drop(in func(topic string, id int32) bool) {
 // dropKept drops the records of partitions that are kept. The caller holds s.mu.
 func (s *shelf) dropKept(in func(topic string, id int32) bool) {
 	for name, t := range s.topics {
+		before := len(t.kept)
 		t.kept = slices.DeleteFunc(t.kept, func(b batch) bool {
 			if !in(name, b.Partition) {
 				return false
@@ -157,7 +157,9 @@ func (s *shelf) dropKept(in func(topic string, id int32) bool) {
 			t.count -= len(b.Records)
 			return true
 		})
-		t.abandon() // its records may be gone
+		if len(t.kept) < before {
+			t.abandon() // others are first now
+		}
 	}
 	s.wakeLocked()
 }
@@ -208,6 +210,7 @@ func (s *shelf) pauseTopics(cl *kgo.Client, topics []string) (paused []string) {
 	if len(topics) > 0 {
 		cl.PauseFetchTopics(topics...)
 	}
+	s.wakeLocked() // a waiter of theirs is to end
 	for name := range s.topicsBy {
 		paused = append(paused, name)
 	}

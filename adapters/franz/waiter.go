@@ -8,8 +8,8 @@ import (
 )
 
 // A waiter waits for permits for the first records of a topic that are kept, in line with other
-// consumers, for as long as that takes: a poll that returns records of other topics does not end
-// it. The shelf's mu guards its fields.
+// consumers. It stays there while the caller works on records of other topics. The shelf's mu
+// guards its fields.
 type waiter struct {
 	sub  *dispatch.Subscription // see next
 	stop context.CancelFunc
@@ -20,23 +20,52 @@ type waiter struct {
 	err   error
 }
 
-// waitFor has a waiter wait for permits for n records of a topic. The caller holds s.mu.
-func (s *shelf) waitFor(closing context.Context, t *topic, sub *dispatch.Subscription, n int) {
-	ctx, stop := context.WithCancel(closing)
+// freshFor is how long the permits of a waiter are kept for a poll to come and take them. Permits
+// are for now: what is used later than they came adds to what the limit allows.
+const freshFor = 25 * time.Millisecond
+
+// waitFor has a waiter wait for permits for the first records of a topic, up to max. The caller
+// holds s.mu.
+func (s *shelf) waitFor(c *Client, t *topic, max int) {
+	sub, n := s.next(c, t, max)
+	ctx, stop := context.WithCancel(c.closing)
 	w := &waiter{sub: sub, stop: stop}
 	t.waiter = w
 	s.waiters.Go(func() {
 		defer stop()
 		grant, err := sub.Acquire(ctx, n)
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if w.left {
-			grant.Done(0, 0)
+		if !s.offer(w, grant, err) {
 			return
 		}
-		w.ended, w.grant, w.err = true, grant, err
-		s.wakeLocked()
+		select {
+		case <-ctx.Done(): // they were taken
+		case <-time.After(freshFor):
+			s.expire(t, w)
+		}
 	})
+}
+
+// offer offers what a waiter has got to polls. It returns false if nobody takes it any more.
+func (s *shelf) offer(w *waiter, grant dispatch.Grant, err error) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if w.left {
+		grant.Done(0, 0)
+		return false
+	}
+	w.ended, w.grant, w.err = true, grant, err
+	s.wakeLocked()
+	return true
+}
+
+// expire gives back permits that no poll has taken in time.
+func (s *shelf) expire(t *topic, w *waiter) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if t.waiter == w {
+		t.abandon()
+		t.missed = true
+	}
 }
 
 // abandon ends the waiter of a topic, if there is one. Its permits go back. The caller holds the
@@ -58,27 +87,14 @@ func (s *shelf) abandonAll() {
 	}
 }
 
-// leaveAfter is how long waiters go on without a poll: who does not poll is to hold no permits.
-const leaveAfter = time.Second
-
-// polls notes that a poll begins.
-func (s *shelf) polls() {
+// missed reports whether a topic with records has missed its turn, and has returned none since.
+func (s *shelf) missed() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.leave != nil {
-		s.leave.Stop()
-		s.leave = nil
-	}
-}
-
-// polled notes that a poll ends.
-func (s *shelf) polled() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, t := range s.topics {
-		if t.waiter != nil {
-			s.leave = time.AfterFunc(leaveAfter, s.abandonAll)
-			return
+	for _, t := range s.order {
+		if t.missed && s.ready(t) > 0 {
+			return true
 		}
 	}
+	return false
 }
