@@ -133,7 +133,7 @@ func (s *shelf) admitTopic(c *Client, t *topic, max int, out kgo.Fetches) (_ kgo
 		grant, err, waits := t.permits(sub, n)
 		switch {
 		case errors.Is(err, dispatch.ErrClosed):
-			t.missed = false
+			t.owed = 0
 			if len(out) == 0 { // records come first
 				out = kgo.NewErrFetch(topicError(t.name, err))
 			}
@@ -157,7 +157,9 @@ func (t *topic) permits(sub *dispatch.Subscription, n int) (grant dispatch.Grant
 		w.stop()
 		return w.grant, w.err, false
 	default: // other records are first now, or the poll comes too late
-		t.missed = t.missed || w.ended
+		if w.ended {
+			t.owed = owedFor
+		}
 		t.abandon()
 	}
 	grant, err = sub.Acquire(ended, n)
@@ -198,7 +200,7 @@ func (s *shelf) hand(
 	c *Client, out kgo.Fetches, t *topic, sub *dispatch.Subscription, n int, grant dispatch.Grant,
 ) kgo.Fetches {
 	n = min(n, grant.N())
-	t.missed = false
+	t.owed = 0
 	t.passed.add(n, time.Now())
 	for n > 0 {
 		i := s.firstReady(t)

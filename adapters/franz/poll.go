@@ -55,19 +55,21 @@ func (c *Client) round(max int, free, waits bool) (fetches kgo.Fetches) {
 }
 
 // awaitTurns adds records of topics that have missed their turn while the caller worked on those of
-// others. It waits for their permits as long as the caller worked, up to aheadFor. So a topic costs
-// the others half of their time at most, and only until it gets its turn.
+// others. It waits for their permits as long as the caller worked, up to aheadFor: a topic costs
+// the others half of their time at most, and no more than owedFor for a turn.
 func (c *Client) awaitTurns(ctx context.Context, fetches kgo.Fetches, max int, worked time.Duration) kgo.Fetches {
-	if !c.shelf.missed() {
+	if !c.shelf.owes() {
 		return fetches
 	}
+	start := time.Now()
+	defer func() { c.shelf.waited(time.Since(start)) }()
 	if ctx == nil {
 		ctx = context.Background()
 	}
 	ctx, end := context.WithTimeout(ctx, min(worked, aheadFor))
 	defer end()
 	defer c.shelf.waits(nil)
-	for c.shelf.missed() && ctx.Err() == nil && c.seeking.Load() == 0 && c.closing.Err() == nil {
+	for c.shelf.owes() && ctx.Err() == nil && c.seeking.Load() == 0 && c.closing.Err() == nil {
 		left := atMost(max, fetches)
 		if left < 0 {
 			break

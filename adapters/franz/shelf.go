@@ -4,6 +4,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -42,9 +43,9 @@ type topic struct {
 	kept      []batch // each of a partition, in the order of its records
 	count     int     // records in kept
 	passed    passed
-	paused    bool    // by the shelf; see pause
-	waiter    *waiter // for the first records that are kept; nil: none waits
-	missed    bool    // permits came while no poll did, and no record was returned since
+	paused    bool          // by the shelf; see pause
+	waiter    *waiter       // for the first records that are kept; nil: none waits
+	owed      time.Duration // how long polls wait for it, since it has missed its turn
 	positions map[int32]*position
 	owned     map[int32]bool // by the group's assignment
 	leaders   leaders

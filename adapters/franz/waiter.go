@@ -64,7 +64,7 @@ func (s *shelf) expire(t *topic, w *waiter) {
 	defer s.mu.Unlock()
 	if t.waiter == w {
 		t.abandon()
-		t.missed = true
+		t.owed = owedFor
 	}
 }
 
@@ -87,14 +87,27 @@ func (s *shelf) abandonAll() {
 	}
 }
 
-// missed reports whether a topic with records has missed its turn, and has returned none since.
-func (s *shelf) missed() bool {
+// owedFor is how long polls wait in all for a topic that has missed its turn. It may have to queue
+// for its next turn, and that may never come: its limit may be paused by then.
+const owedFor = time.Second
+
+// owes reports whether a topic with records has missed its turn, and has returned none since.
+func (s *shelf) owes() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, t := range s.order {
-		if t.missed && s.ready(t) > 0 {
+		if t.owed > 0 && s.ready(t) > 0 {
 			return true
 		}
 	}
 	return false
+}
+
+// waited notes how long a poll has waited for topics that have missed their turns.
+func (s *shelf) waited(d time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, t := range s.order {
+		t.owed = max(0, t.owed-d)
+	}
 }
