@@ -107,7 +107,7 @@ func TestRebalances(t *testing.T) {
 	}
 }
 
-// TestNoRecordOfAnother: no record comes of a partition that was revoked, whoever allows
+// TestNoRecordOfAnother: a Client returns no record of a partition that was revoked, whoever allows
 // rebalances.
 func TestNoRecordOfAnother(t *testing.T) {
 	t.Parallel()

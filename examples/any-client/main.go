@@ -52,6 +52,11 @@ func run(ctx context.Context, addr, stream, group string) (err error) {
 	if created != nil && !strings.HasPrefix(created.Error(), "BUSYGROUP") { // it is there already
 		return created
 	}
+	host, err := os.Hostname()
+	if err != nil {
+		return err
+	}
+	consumer := fmt.Sprintf("%s-%d", host, os.Getpid()) // each process has a name of its own
 	polling, stop := context.WithCancel(ctx)
 	defer stop()
 	go reportBacklog(polling, client, stream, group, sub)
@@ -60,7 +65,8 @@ func run(ctx context.Context, addr, stream, group string) (err error) {
 		if err != nil {
 			return err
 		}
-		messages, bytes, err := read(ctx, client, stream, group, grant.N())
+		grant.Hold(wait) // permits can go back after the read, too
+		messages, bytes, err := read(ctx, client, stream, group, consumer, grant.N())
 		grant.Done(messages, bytes) // charges the exact bytes, and gives unused permits back
 		if err != nil {
 			return err
@@ -68,10 +74,16 @@ func run(ctx context.Context, addr, stream, group string) (err error) {
 	}
 }
 
-// read prints and acknowledges up to n messages. It waits a second for the first one.
-func read(ctx context.Context, client *redis.Client, stream, group string, n int) (messages int, bytes int64, err error) {
+// wait is how long a read waits for a first message.
+const wait = time.Second
+
+// read prints and acknowledges up to n messages. Messages that a process has read and has not
+// acknowledged stay pending under its consumer name; XAUTOCLAIM gives them to another.
+func read(
+	ctx context.Context, client *redis.Client, stream, group, consumer string, n int,
+) (messages int, bytes int64, err error) {
 	streams, err := client.XReadGroup(ctx, &redis.XReadGroupArgs{
-		Group: group, Consumer: "any-client", Streams: []string{stream, ">"}, Count: int64(n), Block: time.Second,
+		Group: group, Consumer: consumer, Streams: []string{stream, ">"}, Count: int64(n), Block: wait,
 	}).Result()
 	if errors.Is(err, redis.Nil) { // there is none
 		return 0, 0, nil
