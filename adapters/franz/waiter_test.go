@@ -178,9 +178,15 @@ func TestAWaiterOfAnotherTag(t *testing.T) {
 	}, franzthrottle.WithTagOf(func(r *kgo.Record) string { return string(r.Value[:1]) }))
 	require.NoError(t, err)
 	defer c.Close()
-	keep(t, c, polled, 200) // a waiter waits for the tag of the first
+	keep(t, c, polled, 200)
+	// A waiter waits for the tag of the first record: in one of these rounds, that one is paused.
 	for id, free := range map[int32]string{0: "tag:1", 1: "tag:0"} {
 		paused := map[string][]int32{"orders": {id}}
+		throttletest.Until(t, "records wait", func() bool {
+			ctx, cancel := context.WithTimeout(t.Context(), soon)
+			defer cancel()
+			return c.PollRecords(ctx, 1).NumRecords() == 0
+		})
 		c.PauseFetchPartitions(paused)
 		lim.Add(free, throttletest.Quota(1000))
 		poll(t, c, 1)
