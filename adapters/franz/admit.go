@@ -130,7 +130,7 @@ func (s *shelf) admitTopic(c *Client, t *topic, max int, out kgo.Fetches) (_ kgo
 		if n == 0 {
 			return out, true
 		}
-		grant, err, waits := t.permits(sub, n)
+		grant, err := t.permits(sub, n)
 		switch {
 		case errors.Is(err, dispatch.ErrClosed):
 			t.owed = 0
@@ -138,7 +138,7 @@ func (s *shelf) admitTopic(c *Client, t *topic, max int, out kgo.Fetches) (_ kgo
 				out = kgo.NewErrFetch(topicError(t.name, err))
 			}
 			return out, true
-		case err != nil || waits: // none is there
+		case err != nil: // none is there
 			return out, false
 		}
 		out = s.hand(c, out, t, sub, n, grant)
@@ -146,24 +146,23 @@ func (s *shelf) admitTopic(c *Client, t *topic, max int, out kgo.Fetches) (_ kgo
 }
 
 // permits returns permits for n records: those for which a waiter has waited, or what is there now.
-// waits means that there are none yet. The caller holds the shelf's mu.
-func (t *topic) permits(sub *dispatch.Subscription, n int) (grant dispatch.Grant, err error, waits bool) {
+// The error says that there are none. The caller holds the shelf's mu.
+func (t *topic) permits(sub *dispatch.Subscription, n int) (dispatch.Grant, error) {
 	switch w := t.waiter; {
 	case w == nil:
 	case w.sub == sub && !w.ended:
-		return grant, nil, true
+		return dispatch.Grant{}, ended.Err()
 	case w.sub == sub && !w.grant.Expired():
 		t.waiter = nil
 		w.stop()
-		return w.grant, w.err, false
+		return w.grant, w.err
 	default: // other records are first now, or the poll comes too late
 		if w.ended {
 			t.owed = owedFor
 		}
 		t.abandon()
 	}
-	grant, err = sub.Acquire(ended, n)
-	return grant, err, false
+	return sub.Acquire(ended, n)
 }
 
 // next returns whose permits the next records of a topic that are kept need, and how many they are:

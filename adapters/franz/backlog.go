@@ -78,17 +78,16 @@ func (c *Client) questions() (all []question) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	committed := c.Client.CommittedOffsets() // with all partitions of positions that the group owns
-	consumed := c.Client.GetConsumeTopics()
 	for _, t := range s.order {
 		if t.err != nil || len(t.sub.Stats().Limits) == 0 && (c.options.tagOf == nil || !t.sub.TagsLimited()) {
 			continue
 		}
 		q := question{topic: t, idle: s.waiting != nil && t.count == 0}
-		reads := slices.Contains(consumed, t.name)
+		var reads bool
 		if c.settings.group == "" {
 			var some bool
 			q.ids, some = c.settings.direct.of(t.name)
-			reads = reads && (!some || len(q.ids) > 0)
+			reads = len(q.ids) > 0 || !some && slices.Contains(c.Client.GetConsumeTopics(), t.name)
 		} else {
 			for id := range t.owned {
 				if _, found := committed[t.name][id]; !found && t.positions[id] != nil {

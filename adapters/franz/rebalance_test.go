@@ -107,9 +107,9 @@ func TestRebalances(t *testing.T) {
 	}
 }
 
-// TestNoRecordOfAnother: a Client returns no record of a partition that was revoked, whoever allows
-// rebalances.
-func TestNoRecordOfAnother(t *testing.T) {
+// TestRevokedRecords: a Client returns no record of a partition that was revoked, even if another
+// goroutine calls AllowRebalance all the time.
+func TestRevokedRecords(t *testing.T) {
 	t.Parallel()
 	brokers := broker(t, 8, "orders")
 	for range 50 { // batches

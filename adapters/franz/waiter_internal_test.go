@@ -25,7 +25,7 @@ func TestASlotExpires(t *testing.T) {
 			require.NoError(t, err)
 			time.Sleep(4 * time.Millisecond)
 			topic := &topic{waiter: &waiter{sub: sub, stop: func() {}, ended: true, grant: grant}}
-			grant, err, _ = topic.permits(sub, 1)
+			grant, err = topic.permits(sub, 1)
 			expired := expiry < time.Second
 			require.Equal(t, expired, err != nil)
 			require.Equal(t, expired, topic.owed > 0)
