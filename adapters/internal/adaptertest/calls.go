@@ -126,7 +126,7 @@ func seeks(w *world) {
 }
 
 // manyGoroutines: goroutines that share a consumer, and give up at random, get each message once,
-// and each of them gets those of a partition in order.
+// for one permit, and each of them gets those of a partition in order.
 func manyGoroutines(w *world) {
 	const partitions, each, goroutines = 4, 250, 200
 	w.create(partitions)
@@ -166,4 +166,5 @@ func manyGoroutines(w *world) {
 	for value, n := range seen {
 		require.Equal(w, 1, n, value)
 	}
+	throttletest.Until(w, "each message has used one permit", func() bool { return w.charged() == partitions*each })
 }
