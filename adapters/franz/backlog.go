@@ -45,8 +45,9 @@ const (
 // A question is what a poll asks for a topic.
 type question struct {
 	topic   *topic
-	ids     []int32 // partitions; none: all of the topic
-	idle    bool    // the Client waits for records, and keeps none of the topic
+	ids     []int32             // partitions
+	others  func(id int32) bool // which others; nil = none
+	idle    bool                // the Client waits for records, and keeps none of the topic
 	changes int
 }
 
@@ -83,12 +84,14 @@ func (c *Client) questions() (all []question) {
 			continue
 		}
 		q := question{topic: t, idle: s.waiting != nil && t.count == 0}
-		var reads bool
-		if c.settings.group == "" {
-			var some bool
-			q.ids, some = c.settings.direct.of(t.name)
-			reads = len(q.ids) > 0 || !some && slices.Contains(c.Client.GetConsumeTopics(), t.name)
-		} else {
+		switch {
+		case c.settings.direct != nil:
+			q.ids, q.others = c.settings.direct.of(t.name)
+		case c.settings.group == "":
+			if slices.Contains(c.Client.GetConsumeTopics(), t.name) { // else it was purged
+				q.others = func(int32) bool { return true }
+			}
+		default:
 			for id := range t.owned {
 				if _, found := committed[t.name][id]; !found && t.positions[id] != nil {
 					delete(t.owned, id) // a session tells of the first loss in a transaction
@@ -97,9 +100,8 @@ func (c *Client) questions() (all []question) {
 				}
 				q.ids = append(q.ids, id)
 			}
-			reads = len(q.ids) > 0
 		}
-		if !reads {
+		if len(q.ids) == 0 && q.others == nil {
 			t.report(0)
 			continue
 		}
@@ -155,17 +157,20 @@ func (t *topic) noticeBacklog(ft *kgo.FetchTopic, committed bool) {
 	}
 }
 
-// behind returns the backlog of a topic: of some partitions, or of all that are there.
+// behind returns the backlog of a topic's partitions.
 func (c *Client) behind(ctx context.Context, q question) (sum int64, err error) {
 	meta, err := c.metadata(ctx, q.topic)
 	if err != nil {
 		return 0, err
 	}
 	ids := q.ids
-	if len(ids) == 0 {
-		for _, p := range meta.Partitions {
+	for _, p := range meta.Partitions {
+		if q.others != nil && q.others(p.Partition) {
 			ids = append(ids, p.Partition)
 		}
+	}
+	if len(ids) == 0 {
+		return 0, nil
 	}
 	ends, err := c.listOffsets(ctx, q.topic.name, ids, endOffset)
 	if err != nil {
@@ -203,8 +208,10 @@ func (c *Client) first(p partition, committed map[int32]kgo.EpochOffset, end int
 		return o.Offset, true
 	}
 	start := c.settings.start
-	if own, found := c.settings.direct.start(p); found {
-		start = own
+	if d := c.settings.direct; d != nil {
+		if own, found := d.start(p); found {
+			start = own
+		}
 	}
 	at := start.EpochOffset().Offset
 	switch start.WithEpoch(-1) {

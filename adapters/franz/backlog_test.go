@@ -1,12 +1,14 @@
 package franzthrottle_test
 
 import (
+	"context"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	franzthrottle "github.com/dispatchthrottle/throttle/adapters/franz"
+	"github.com/dispatchthrottle/throttle/adapters/internal/adaptertest"
 	"github.com/dispatchthrottle/throttle/policy"
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
@@ -79,6 +81,72 @@ func TestNothingToRead(t *testing.T) {
 			throttletest.Until(t, "the backlog is known", backlog(func(n int64) bool { return n > 0 }))
 			c.stop(cl)
 			throttletest.Until(t, "there is none", backlog(func(n int64) bool { return n == 0 }))
+		})
+	}
+}
+
+// TestWhatIsRead: the backlog is that of the partitions that a Client reads, whatever was added to
+// them and removed since it was opened.
+func TestWhatIsRead(t *testing.T) {
+	start := kgo.NewOffset().AtStart()
+	add := func(c *franzthrottle.Client) {
+		c.AddConsumePartitions(map[string]map[int32]kgo.Offset{"orders": {0: start}})
+	}
+	remove := func(ids ...int32) func(*franzthrottle.Client) {
+		return func(c *franzthrottle.Client) { c.RemoveConsumePartitions(map[string][]int32{"orders": ids}) }
+	}
+	purge := func(c *franzthrottle.Client) { c.PurgeTopicsFromConsuming("orders") }
+	topic := func(c *franzthrottle.Client) { c.AddConsumeTopics("orders") }
+	one := kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{"orders": {0: start}})
+	all := kgo.ConsumeTopics("orders")
+	for name, c := range map[string]struct {
+		opt     kgo.Opt
+		changes []func(*franzthrottle.Client)
+		backlog int64
+	}{
+		"a partition":                      {one, nil, 100},
+		"a partition, and the topic":       {one, []func(*franzthrottle.Client){topic}, 100}, // as kgo has it
+		"a partition, then the topic":      {one, []func(*franzthrottle.Client){remove(0), topic}, 700},
+		"a partition, purged, then added":  {one, []func(*franzthrottle.Client){purge, add}, 100},
+		"a partition, purged, then all":    {one, []func(*franzthrottle.Client){purge, topic}, 700},
+		"the topic":                        {all, nil, 700},
+		"the topic, and a partition":       {all, []func(*franzthrottle.Client){add}, 700},
+		"the topic, a partition, not it":   {all, []func(*franzthrottle.Client){add, remove(0)}, 600},
+		"the topic but a partition":        {all, []func(*franzthrottle.Client){remove(1)}, 500},
+		"the topic but all partitions":     {all, []func(*franzthrottle.Client){remove(0, 1, 2)}, 0},
+		"the topic without all, and again": {all, []func(*franzthrottle.Client){remove(0, 1, 2), topic}, 700},
+		"the topic, purged, and again":     {all, []func(*franzthrottle.Client){purge, topic}, 700},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			brokers := broker(t, 3, "orders")
+			write := func() {
+				for id, n := range []int{50, 100, 200} {
+					adaptertest.Write(t, brokers, "orders", id, make([]string, n))
+				}
+			}
+			write()
+			lim := throttletest.Open(t, policy.Policy{})
+			limit := perSecond(1)
+			limit.Paused = new(true)
+			lim.Add(orders, limit)
+			cl := open(t, lim, brokers, c.opt)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			go cl.PollFetches(ctx)
+			backlog := func() int64 {
+				all := lim.Stats().Subscriptions
+				if len(all) != 1 {
+					return -2
+				}
+				return all[0].Backlog
+			}
+			throttletest.Until(t, "the backlog is known", func() bool { return backlog() > 0 })
+			for _, change := range c.changes {
+				change(cl)
+			}
+			write() // so that what was reported before does not count
+			throttletest.Until(t, "the backlog is that of what is read", func() bool { return backlog() == c.backlog })
 		})
 	}
 }

@@ -66,15 +66,23 @@ func (c *Client) SetOffsets(offsets map[string]map[int32]kgo.EpochOffset) {
 
 // AddConsumePartitions is kgo's.
 func (c *Client) AddConsumePartitions(partitions map[string]map[int32]kgo.Offset) {
-	c.Client.AddConsumePartitions(partitions)
-	if c.lim != nil {
-		c.settings.direct.add(partitions)
+	if d := c.settings.direct; d != nil {
+		d.add(partitions)
 	}
+	c.Client.AddConsumePartitions(partitions)
+}
+
+// AddConsumeTopics is kgo's.
+func (c *Client) AddConsumeTopics(topics ...string) {
+	if d := c.settings.direct; d != nil {
+		d.addTopics(topics)
+	}
+	c.Client.AddConsumeTopics(topics...)
 }
 
 // RemoveConsumePartitions is kgo's. Records of these partitions that are kept are dropped.
 func (c *Client) RemoveConsumePartitions(partitions map[string][]int32) {
-	if c.lim == nil || c.settings.group != "" || c.settings.regex { // for which kgo does nothing
+	if c.settings.direct == nil { // no Limiter, or kgo does nothing
 		c.Client.RemoveConsumePartitions(partitions)
 		return
 	}
@@ -97,8 +105,8 @@ func (c *Client) PurgeTopicsFromConsuming(topics ...string) {
 func (c *Client) purges(purge func(), topics []string) {
 	in := func(topic string, _ int32) bool { return slices.Contains(topics, topic) }
 	if c.lim == nil || c.settings.group == "" {
-		if c.lim != nil {
-			c.settings.direct.removeTopics(topics)
+		if d := c.settings.direct; d != nil {
+			d.removeTopics(topics)
 		}
 		c.moves(purge, in)
 		return

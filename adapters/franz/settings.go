@@ -3,10 +3,8 @@ package franzthrottle
 import (
 	"context"
 	"errors"
-	"maps"
 	"regexp"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -24,7 +22,7 @@ type settings struct {
 	maxWait       time.Duration
 	several       bool       // topics are read
 	start         kgo.Offset // where partitions without a commit begin
-	direct        *direct    // without a group
+	direct        *direct    // nil for a group or a regex
 
 	assigned, revoked, lost callback
 	autoCommitted           func(*kgo.Client, *kmsg.OffsetCommitRequest, *kmsg.OffsetCommitResponse, error)
@@ -76,8 +74,9 @@ func (f *finder) OnNewClient(cl *kgo.Client) {
 	s.maxWait, _ = cl.OptValue(kgo.FetchMaxWait).(time.Duration)
 	topics, _ := cl.OptValue(kgo.ConsumeTopics).(map[string]*regexp.Regexp)
 	partitions, _ := cl.OptValue(kgo.ConsumePartitions).(map[string]map[int32]kgo.Offset)
-	s.direct = &direct{topics: map[string]map[int32]kgo.Offset{}}
-	s.direct.add(partitions)
+	if s.group == "" && !s.regex {
+		s.direct = newDirect(topics, partitions)
+	}
 	s.several = s.regex || len(topics)+len(partitions) > 1
 	level, _ := cl.OptValue(kgo.FetchIsolationLevel).(int8)
 	s.committed = level == readCommitted
@@ -92,57 +91,4 @@ func (f *finder) OnNewClient(cl *kgo.Client) {
 			"want kgo.AutoCommitMarks, with MarkCommitRecords for what is done, or kgo.DisableAutoCommit")
 	}
 	panic(f)
-}
-
-// direct are the partitions that are read one by one, and where they begin. A topic all of whose
-// partitions were removed is there, too.
-type direct struct {
-	mu     sync.Mutex
-	topics map[string]map[int32]kgo.Offset
-}
-
-func (d *direct) add(partitions map[string]map[int32]kgo.Offset) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for name, ids := range partitions {
-		if d.topics[name] == nil {
-			d.topics[name] = map[int32]kgo.Offset{}
-		}
-		maps.Copy(d.topics[name], ids)
-	}
-}
-
-func (d *direct) remove(partitions map[string][]int32) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for name, ids := range partitions {
-		for _, id := range ids {
-			delete(d.topics[name], id)
-		}
-	}
-}
-
-func (d *direct) removeTopics(names []string) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for _, name := range names {
-		delete(d.topics, name)
-	}
-}
-
-// of returns the partitions of a topic that are read one by one; found is false if all of the
-// topic is read.
-func (d *direct) of(topic string) (ids []int32, found bool) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	all, found := d.topics[topic]
-	return slices.Collect(maps.Keys(all)), found
-}
-
-// start returns where a partition that is read on its own begins.
-func (d *direct) start(p partition) (kgo.Offset, bool) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	offset, found := d.topics[p.topic][p.id]
-	return offset, found
 }
