@@ -32,9 +32,10 @@ func (g Grant) Limited() bool { return g.admission != nil }
 // maxInFlight is set.
 func (g Grant) InFlight() bool { return g.admission != nil && g.admission.MaxInFlight() > 0 }
 
-// Expired reports whether the permit is of a limit with strict sharing, and its time is over
-// (sharing.permitExpiry). It is for callers that keep a Grant before they dispatch its message:
-// they call Done(0, 0) then, and Acquire again. Acquire returns no Grant that has expired.
+// Expired reports whether the permit is of a limit with strict sharing and may be used no more: its
+// time is over (sharing.permitExpiry), or the next slot has been released. It is for callers that
+// keep a Grant before they dispatch its message: they call Done(0, 0) then, and Acquire again.
+// Acquire returns no Grant that has expired. After Done, Expired returns false.
 func (g *Grant) Expired() bool {
 	return g.admission != nil && g.admission.Expired(g.taken)
 }

@@ -84,13 +84,15 @@ func (c *Client) limited(t *topic) bool {
 }
 
 // admit returns up to max of the records that are kept, or any number if max is 0: those for which
-// there are permits now. Topics have their turns: the next poll starts with the first that had
-// none. A waiter waits for the permits of a topic that has records left, but if the poll returns
-// alone, and records of this topic only: the next poll waits itself.
-func (c *Client) admit(max int, alone bool) (out kgo.Fetches) {
+// there are permits now. Topics have their turns: first come those that have missed one, and the
+// next poll starts with the first that had none. A waiter waits for the permits of a topic that has
+// records left. There is none if the poll waits and returns records of this topic only: the next
+// poll waits itself.
+func (c *Client) admit(max int, only bool) (out kgo.Fetches) {
 	s := &c.shelf
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.owedFirst()
 	var served, refused []*topic
 	for range s.order {
 		if atMost(max, out) < 0 {
@@ -108,7 +110,7 @@ func (c *Client) admit(max int, alone bool) (out kgo.Fetches) {
 		}
 	}
 	for _, t := range refused {
-		if own := len(served) == 1 && served[0] == t; t.waiter == nil && !(alone && own) {
+		if own := len(served) == 1 && served[0] == t; t.waiter == nil && !(only && own) {
 			s.waitFor(c, t, max)
 		}
 	}
@@ -157,8 +159,8 @@ func (t *topic) permits(sub *dispatch.Subscription, n int) (dispatch.Grant, erro
 		w.stop()
 		return w.grant, w.err
 	default: // other records are first now, or the poll comes too late
-		if w.ended {
-			t.owed = owedFor
+		if w.ended && w.sub == sub {
+			t.missed(w)
 		}
 		t.abandon()
 	}

@@ -105,7 +105,7 @@ func TestWhatIsRead(t *testing.T) {
 		backlog int64
 	}{
 		"a partition":                      {one, nil, 100},
-		"a partition, and the topic":       {one, []func(*franzthrottle.Client){topic}, 100}, // as kgo has it
+		"a partition, and the topic":       {one, []func(*franzthrottle.Client){topic}, 100}, // as in kgo
 		"a partition, then the topic":      {one, []func(*franzthrottle.Client){remove(0), topic}, 700},
 		"a partition, purged, then added":  {one, []func(*franzthrottle.Client){purge, add}, 100},
 		"a partition, purged, then all":    {one, []func(*franzthrottle.Client){purge, topic}, 700},

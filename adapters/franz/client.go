@@ -129,10 +129,10 @@ func (c *Client) PollFetches(ctx context.Context) kgo.Fetches { return c.PollRec
 // PollRecords returns up to max of the records that have permits, or all of those that are there if
 // max is 0 or less. It waits until there is one, or until ctx ends; with a nil ctx it does not
 // wait. A poll returns as soon as one topic has records with permits: a topic that waits does not
-// hold up another. But if permits of a topic came and went while the caller worked, the poll waits
-// for that topic as long as the caller worked, up to 250 ms, also with a nil ctx. If ctx ends
-// first, the records are kept for the next poll. If the Limiter has been closed, the fetches have
-// an error that wraps dispatch.ErrClosed.
+// hold up another. But if permits of a topic came and went while the caller worked, the poll first
+// waits for its next ones: at most as long as the caller worked, and at most 250 ms, also with a
+// nil ctx. If ctx ends first, the records are kept for the next poll. If the Limiter has been
+// closed, the fetches have an error that wraps dispatch.ErrClosed.
 func (c *Client) PollRecords(ctx context.Context, max int) kgo.Fetches {
 	if c.lim == nil {
 		return c.Client.PollRecords(ctx, max)

@@ -81,8 +81,8 @@ func (d *direct) removeTopics(names []string) {
 	}
 }
 
-// of returns the partitions of a topic that were assigned one by one, and which others are read; nil
-// = none.
+// of returns the partitions of a topic that were assigned one by one, and which others are read;
+// nil = none.
 func (d *direct) of(topic string) (ids []int32, others func(id int32) bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

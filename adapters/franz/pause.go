@@ -51,7 +51,7 @@ func (s *shelf) pauseLocked(c *Client) {
 		}
 		switch enough := s.ready(t) > t.passed.recent(time.Now()); {
 		case enough == t.paused:
-		case enough && (t.err != nil || c.limited(t)):
+		case enough:
 			t.paused = true
 			pause = append(pause, name)
 		case !enough:

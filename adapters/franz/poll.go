@@ -13,7 +13,7 @@ import (
 // kgo blocks rebalances from a poll with records until they are allowed. So no callback runs
 // between kgo's poll and take, and none while records that are kept are returned.
 func (c *Client) poll(ctx context.Context, max int) (fetches kgo.Fetches) {
-	worked := time.Since(c.polledAt)
+	c.awaitTurn(ctx, max, time.Since(c.polledAt))
 	defer func() { c.polledAt = time.Now() }()
 	for {
 		if ctx != nil && ctx.Err() != nil {
@@ -25,64 +25,29 @@ func (c *Client) poll(ctx context.Context, max int) (fetches kgo.Fetches) {
 		}
 		c.shelf.pause(c)
 		c.settleCommitted()
-		if some, free := c.keeps(); some || ctx == nil {
-			fetches = c.round(max, free, ctx != nil)
+		if ctx == nil || c.keeps() {
+			fetches = c.round(max, ctx != nil)
 		}
 		if len(fetches) == 0 && ctx != nil {
 			fetches = c.wait(ctx, max)
 		}
 		if len(fetches) > 0 || ctx == nil {
-			return c.handOver(c.awaitTurns(ctx, fetches, max, worked))
+			return c.handOver(fetches)
 		}
 	}
 }
 
-// round returns what may be returned now of what is kept, and of what kgo has fetched: that comes
-// first unless there are records that need no permits, so that no topic waits for another.
-func (c *Client) round(max int, free, waits bool) (fetches kgo.Fetches) {
+// round returns what may be returned now of what kgo has fetched, and of what is kept. waits says
+// that the poll waits if that is nothing.
+func (c *Client) round(max int, waits bool) (fetches kgo.Fetches) {
 	c.hold() // before it looks at what is kept: a callback may drop records
 	if !c.filling.TryLock() {
 		return nil
 	}
 	defer c.filling.Unlock()
-	if !free {
-		fetches = c.fetch(noWait, max)
-	}
+	fetches = c.fetch(noWait, max)
 	if left := atMost(max, fetches); left >= 0 {
 		fetches = append(fetches, c.admit(left, waits && len(fetches) == 0)...)
-	}
-	return fetches
-}
-
-// awaitTurns adds records of topics that have missed their turn while the caller worked on those of
-// others. It waits for their permits as long as the caller worked, up to aheadFor: a topic costs
-// the others half of their time at most, and no more than owedFor for a turn.
-func (c *Client) awaitTurns(ctx context.Context, fetches kgo.Fetches, max int, worked time.Duration) kgo.Fetches {
-	if !c.shelf.owes() {
-		return fetches
-	}
-	start := time.Now()
-	defer func() { c.shelf.waited(time.Since(start)) }()
-	if ctx == nil {
-		ctx = context.Background()
-	}
-	ctx, end := context.WithTimeout(ctx, min(worked, aheadFor))
-	defer end()
-	defer c.shelf.waits(nil)
-	for c.shelf.owes() && ctx.Err() == nil && c.seeking.Load() == 0 && c.closing.Err() == nil {
-		left := atMost(max, fetches)
-		if left < 0 {
-			break
-		}
-		waiting, stop := context.WithCancel(ctx)
-		if c.shelf.begin(c, left, stop) {
-			<-waiting.Done()
-		}
-		stop()
-		if c.filling.TryLock() {
-			fetches = append(fetches, c.admit(left, false)...)
-			c.filling.Unlock()
-		}
 	}
 	return fetches
 }

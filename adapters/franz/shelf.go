@@ -45,7 +45,7 @@ type topic struct {
 	passed    passed
 	paused    bool          // by the shelf; see pause
 	waiter    *waiter       // for the first records that are kept; nil: none waits
-	owed      time.Duration // how long polls wait for it, since it has missed its turn
+	owed      time.Duration // how long polls wait for its next turn, since it has missed one
 	positions map[int32]*position
 	owned     map[int32]bool // by the group's assignment
 	leaders   leaders
@@ -78,18 +78,12 @@ func (s *shelf) wakeLocked() {
 	}
 }
 
-// keeps reports whether records are kept, and whether some of those need no permits.
-func (c *Client) keeps() (some, free bool) {
+// keeps reports whether records are kept that may be returned.
+func (c *Client) keeps() bool {
 	s := &c.shelf
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, t := range s.topics {
-		if s.ready(t) > 0 {
-			some = true
-			free = free || t.err == nil && !c.limited(t)
-		}
-	}
-	return some, free
+	return slices.ContainsFunc(s.order, func(t *topic) bool { return s.ready(t) > 0 })
 }
 
 // sorts reports whether a poll has to tell topics apart: records are kept, or may have to be.
@@ -160,6 +154,7 @@ func (s *shelf) dropKept(in func(topic string, id int32) bool) {
 		})
 		if len(t.kept) < before {
 			t.abandon() // others are first now
+			t.owed = 0
 		}
 	}
 	s.wakeLocked()

@@ -15,7 +15,9 @@ type waiter struct {
 	stop context.CancelFunc
 	left bool // nobody takes the permits any more
 
+	began time.Time
 	ended bool
+	took  time.Duration // until it ended
 	grant dispatch.Grant
 	err   error
 }
@@ -29,7 +31,7 @@ const freshFor = 25 * time.Millisecond
 func (s *shelf) waitFor(c *Client, t *topic, max int) {
 	sub, n := s.next(c, t, max)
 	ctx, stop := context.WithCancel(c.closing)
-	w := &waiter{sub: sub, stop: stop}
+	w := &waiter{sub: sub, stop: stop, began: time.Now()}
 	t.waiter = w
 	s.waiters.Go(func() {
 		defer stop()
@@ -53,7 +55,7 @@ func (s *shelf) offer(w *waiter, grant dispatch.Grant, err error) bool {
 		grant.Done(0, 0)
 		return false
 	}
-	w.ended, w.grant, w.err = true, grant, err
+	w.ended, w.took, w.grant, w.err = true, time.Since(w.began), grant, err
 	s.wakeLocked()
 	return true
 }
@@ -63,8 +65,8 @@ func (s *shelf) expire(t *topic, w *waiter) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if t.waiter == w {
+		t.missed(w)
 		t.abandon()
-		t.owed = owedFor
 	}
 }
 
@@ -84,30 +86,5 @@ func (s *shelf) abandonAll() {
 	defer s.mu.Unlock()
 	for _, t := range s.topics {
 		t.abandon()
-	}
-}
-
-// owedFor is how long polls wait in all for a topic that has missed its turn. It may have to queue
-// for its next turn, and that may never come: its limit may be paused by then.
-const owedFor = time.Second
-
-// owes reports whether a topic with records has missed its turn, and has returned none since.
-func (s *shelf) owes() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, t := range s.order {
-		if t.owed > 0 && s.ready(t) > 0 {
-			return true
-		}
-	}
-	return false
-}
-
-// waited notes how long a poll has waited for topics that have missed their turns.
-func (s *shelf) waited(d time.Duration) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, t := range s.order {
-		t.owed = max(0, t.owed-d)
 	}
 }

@@ -1,12 +1,11 @@
 package franzthrottle
 
 import (
-	"context"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/dispatchthrottle/throttle/policy"
@@ -34,38 +33,52 @@ func TestASlotExpires(t *testing.T) {
 	}
 }
 
-// TestNoTurnComes: polls do not wait for long for the turn of a topic whose limit is paused.
-func TestNoTurnComes(t *testing.T) {
-	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, "orders", "free"))
-	require.NoError(t, err)
-	defer cluster.Close()
+// TestAWaiterOfAnotherTagMissesNoTurn: its permits are not those of the records that are first now.
+func TestAWaiterOfAnotherTagMissesNoTurn(t *testing.T) {
 	lim := throttletest.Open(t, policy.Policy{})
-	lim.Add("kafka://public/default/orders", policy.Policy{Paused: new(true)})
-	c, err := New(lim.Limiter, []kgo.Opt{
-		kgo.SeedBrokers(cluster.ListenAddrs()...), kgo.ConsumeTopics("orders", "free"), kgo.DefaultProduceTopic("free"),
-	})
+	sub, err := lim.Subscription("kafka://public/default/orders", "billing")
 	require.NoError(t, err)
-	defer c.Close()
-	next := func() {
-		require.NoError(t, c.ProduceSync(t.Context(), kgo.StringRecord("a")).FirstErr())
-		ctx, cancel := context.WithTimeout(t.Context(), throttletest.Patience)
-		defer cancel()
-		require.NoError(t, c.PollFetches(ctx).Err())
-	}
-	require.NoError(t, c.ProduceSync(t.Context(), &kgo.Record{Topic: "orders"}).FirstErr())
-	orders := func() *topic {
-		c.shelf.mu.Lock()
-		defer c.shelf.mu.Unlock()
-		return c.shelf.topics["orders"]
-	}
-	for orders() == nil { // until its record is kept
-		next()
-	}
-	c.shelf.mu.Lock()
-	c.shelf.topics["orders"].owed = owedFor
-	c.shelf.mu.Unlock()
-	for c.shelf.owes() {
-		time.Sleep(aheadFor) // for the work
-		next()
-	}
+	other, err := lim.Subscription("kafka://public/default/orders", "other")
+	require.NoError(t, err)
+	orders := &topic{waiter: &waiter{sub: other, stop: func() {}, ended: true}}
+	_, err = orders.permits(sub, 1)
+	require.NoError(t, err)
+	require.Nil(t, orders.waiter)
+	require.Zero(t, orders.owed)
+}
+
+// TestPermitsAreKeptForAMoment: the permits of a waiter wait for a poll, and go back.
+func TestPermitsAreKeptForAMoment(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		limit := policy.Policy{MessageRate: policy.PerSecond(1), CaughtUp: policy.CaughtUp{Throttle: new(true)}}
+		sub, err := throttletest.Open(t, limit).Subscription("kafka://public/default/orders", "billing")
+		require.NoError(t, err)
+		_, err = sub.Acquire(t.Context(), 1)
+		require.NoError(t, err)
+		c := &Client{closing: t.Context()}
+		s := &c.shelf
+		s.init()
+		orders := &topic{sub: sub, kept: []batch{{FetchPartition: kgo.FetchPartition{Records: make([]*kgo.Record, 1)}}}, count: 1}
+		s.waitFor(c, orders, 0)
+		w := orders.waiter
+		until := func(is func() bool) time.Time {
+			for {
+				s.mu.Lock()
+				done := is()
+				s.mu.Unlock()
+				if done {
+					return time.Now()
+				}
+				time.Sleep(time.Millisecond)
+			}
+		}
+		came := until(func() bool { return w.ended })
+		went := until(func() bool { return orders.waiter == nil })
+		require.InDelta(t, 25*time.Millisecond, went.Sub(came), float64(time.Millisecond))
+		require.GreaterOrEqual(t, orders.owed, leastOwed)
+		grant, err := sub.Acquire(ended, 1)
+		require.NoError(t, err)
+		require.Equal(t, 1, grant.N())
+		s.waiters.Wait()
+	})
 }

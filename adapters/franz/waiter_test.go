@@ -33,32 +33,6 @@ func strictly(n int64) policy.Policy {
 	return p
 }
 
-// TestASlowCallerStarvesNoTopic: the permits of a topic come while the caller works on records of
-// another, of which there are always some, and are too old when it polls again. The topic gets its
-// turn all the same.
-func TestASlowCallerStarvesNoTopic(t *testing.T) {
-	t.Parallel()
-	for name, limit := range map[string]policy.Policy{"fair": perSecond(10), "strict": strictly(10)} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			brokers := broker(t, 1, "orders", "free")
-			fill(t, brokers, "orders", 1, 100, 10)
-			lim := throttletest.Open(t, policy.Policy{})
-			lim.Add(orders, limit)
-			c := open(t, lim, brokers, kgo.ConsumeTopics("orders", "free"))
-			for n := 0; n < 5; {
-				adaptertest.Write(t, brokers, "free", 0, []string{"x"})
-				time.Sleep(500 * time.Millisecond) // for the work
-				for _, r := range poll(t, c, 0).Records() {
-					if r.Topic == "orders" {
-						n++
-					}
-				}
-			}
-		})
-	}
-}
-
 // TestAnOldSlotIsNotUsed: the slot of a strict limit that has come while the caller worked on
 // records of another topic is not used together with the next one.
 func TestAnOldSlotIsNotUsed(t *testing.T) {
@@ -106,7 +80,10 @@ func TestAClientThatDoesNotPollHoldsNoPermit(t *testing.T) {
 	one := open(t, lim, brokers, part(0), hook)
 	other := open(t, lim, brokers, part(1))
 	keep(t, one, polled, 100)
-	throttletest.Until(t, "a call waits", waiting(lim, 1))
+	throttletest.Until(t, "a call waits", func() bool {
+		nothing(t, one, soon)
+		return waiting(lim, 1)()
+	})
 	limit.Paused = new(false)
 	lim.Add(orders, limit)
 	for n := 0; n < 100; {
