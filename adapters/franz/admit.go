@@ -85,10 +85,10 @@ func (c *Client) limited(t *topic) bool {
 
 // admit returns up to max of the records that are kept, or any number if max is 0: those for which
 // there are permits now. Topics have their turns: first come those that have missed one, and the
-// next poll starts with the first that had none. A waiter waits for the permits of a topic that has
-// records left. There is none if the poll waits and returns records of this topic only: the next
-// poll waits itself.
-func (c *Client) admit(max int, only bool) (out kgo.Fetches) {
+// next poll starts with the first that had none. A waiter waits for the permits of each topic that
+// has records left. Without inLine there is none for a topic whose records are all that is
+// returned: the next poll waits itself.
+func (c *Client) admit(max int, inLine bool) (out kgo.Fetches) {
 	s := &c.shelf
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -110,7 +110,7 @@ func (c *Client) admit(max int, only bool) (out kgo.Fetches) {
 		}
 	}
 	for _, t := range refused {
-		if own := len(served) == 1 && served[0] == t; t.waiter == nil && !(only && own) {
+		if own := len(served) == 1 && served[0] == t; t.waiter == nil && (inLine || !own) {
 			s.waitFor(c, t, max)
 		}
 	}

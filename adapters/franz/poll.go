@@ -47,7 +47,7 @@ func (c *Client) round(max int, waits bool) (fetches kgo.Fetches) {
 	defer c.filling.Unlock()
 	fetches = c.fetch(noWait, max)
 	if left := atMost(max, fetches); left >= 0 {
-		fetches = append(fetches, c.admit(left, waits && len(fetches) == 0)...)
+		fetches = append(fetches, c.admit(left, !waits || len(fetches) > 0)...)
 	}
 	return fetches
 }

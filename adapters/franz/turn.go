@@ -1,6 +1,7 @@
 package franzthrottle
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"time"
@@ -17,19 +18,12 @@ const (
 
 // missed notes that a topic has missed the turn for which w has waited. The caller holds the
 // shelf's mu.
-func (t *topic) missed(w *waiter) { t.owed = min(max(leastOwed, w.took), mostOwed) }
+func (t *topic) missed(w *waiter) { t.owed = min(max(leastOwed, time.Since(w.began)), mostOwed) }
 
-// owedFirst moves the topics that have missed a turn to the front. The caller holds s.mu.
+// owedFirst moves the topics that have missed a turn to the front, that which is owed most first.
+// The caller holds s.mu.
 func (s *shelf) owedFirst() {
-	slices.SortStableFunc(s.order, func(a, b *topic) int {
-		switch {
-		case a.owed > 0 && b.owed == 0:
-			return -1
-		case a.owed == 0 && b.owed > 0:
-			return 1
-		}
-		return 0
-	})
+	slices.SortStableFunc(s.order, func(a, b *topic) int { return cmp.Compare(b.owed, a.owed) })
 }
 
 // awaitTurn waits for the permits of a topic that has missed its turn while the caller worked. It
@@ -49,12 +43,14 @@ func (c *Client) awaitTurn(ctx context.Context, max int, worked time.Duration) {
 	defer s.pay(time.Now())
 	for ctx.Err() == nil {
 		waiting, stop := context.WithCancel(ctx)
-		if s.beginTurn(c, max, stop) && c.seeking.Load() == 0 && c.closing.Err() == nil {
+		waits := s.beginTurn(c, max, stop) && c.seeking.Load() == 0 && c.closing.Err() == nil
+		if waits {
 			<-waiting.Done()
-		} else {
-			end()
 		}
 		stop()
+		if !waits {
+			return
+		}
 	}
 }
 

@@ -54,8 +54,12 @@ func (o owing) keepsOrders() bool {
 	return orders != nil && orders.count > 0
 }
 
-// miss has orders miss a turn.
+// work has the caller work for a while between two polls.
+func (o owing) work() { o.polledAt = o.polledAt.Add(-aheadFor) }
+
+// miss has orders miss a turn while the caller works.
 func (o owing) miss() {
+	o.work()
 	o.shelf.mu.Lock()
 	defer o.shelf.mu.Unlock()
 	o.shelf.topics["orders"].owed = leastOwed
@@ -82,12 +86,22 @@ func (o owing) poll() {
 	*o.left -= o.PollFetches(ctx).NumRecords()
 }
 
-// TestOwedFirst: topics that have missed a turn come first, in their order. The others keep theirs.
+// polls is poll in another goroutine. What it returns is closed when the poll has ended.
+func (o owing) polls() (ended <-chan struct{}) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		o.poll()
+	}()
+	return done
+}
+
+// TestOwedFirst: topics that have missed a turn come first. The others keep their order.
 func TestOwedFirst(t *testing.T) {
 	a, b, c, d := &topic{}, &topic{owed: 1}, &topic{}, &topic{owed: 2}
 	s := &shelf{order: []*topic{a, b, c, d}}
 	s.owedFirst()
-	require.True(t, slices.Equal([]*topic{b, d, a, c}, s.order))
+	require.True(t, slices.Equal([]*topic{d, b, a, c}, s.order))
 }
 
 // TestNoTurnComes: polls do not wait for long for the turn of a topic whose limit is paused.
@@ -95,8 +109,8 @@ func TestNoTurnComes(t *testing.T) {
 	o := newOwing(t)
 	o.miss()
 	for o.shelf.owes() {
-		time.Sleep(aheadFor) // for the work
 		o.write()
+		o.work()
 		o.poll()
 	}
 }
@@ -107,13 +121,8 @@ func TestACommitWhileATurnIsAwaited(t *testing.T) {
 	require.NoError(t, o.CommitUncommittedOffsets(t.Context()))
 	before := o.CommittedOffsets()["free"][0].Offset
 	o.write()
-	time.Sleep(aheadFor) // for the work
 	o.miss()
-	returned := make(chan struct{})
-	go func() {
-		defer close(returned)
-		o.poll()
-	}()
+	returned := o.polls()
 	for {
 		require.NoError(t, o.CommitUncommittedOffsets(t.Context()))
 		committed := o.CommittedOffsets()["free"][0].Offset
@@ -140,16 +149,25 @@ func TestARebalanceWhileATurnIsAwaited(t *testing.T) {
 			o.poll()
 		}
 		o.write()
-		time.Sleep(aheadFor) // for the work
 		o.miss()
 		revoked.Store(false)
-		before := make(chan bool, 1)
-		go func() {
-			o.poll()
-			before <- revoked.Load()
-		}()
-		time.Sleep(aheadFor / 5)
+		returned := o.polls()
+		throttletest.Until(t, "it waits", func() bool {
+			select {
+			case <-returned:
+				return true
+			default:
+				return o.waits()
+			}
+		})
 		o.ForceRebalance()
-		return <-before
+		throttletest.Until(t, "it is revoked", revoked.Load)
+		select {
+		case <-returned:
+			return false
+		default:
+			<-returned
+			return true
+		}
 	})
 }

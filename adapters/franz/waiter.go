@@ -17,7 +17,6 @@ type waiter struct {
 
 	began time.Time
 	ended bool
-	took  time.Duration // until it ended
 	grant dispatch.Grant
 	err   error
 }
@@ -55,7 +54,7 @@ func (s *shelf) offer(w *waiter, grant dispatch.Grant, err error) bool {
 		grant.Done(0, 0)
 		return false
 	}
-	w.ended, w.took, w.grant, w.err = true, time.Since(w.began), grant, err
+	w.ended, w.grant, w.err = true, grant, err
 	s.wakeLocked()
 	return true
 }
