@@ -1,9 +1,13 @@
 package etcd
 
 import (
+	"strings"
 	"testing"
+	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/dispatchthrottle/throttle/configstore"
 	"github.com/dispatchthrottle/throttle/policy"
@@ -44,6 +48,40 @@ func FuzzEntry(f *testing.F) {
 			if e.Err == nil {
 				require.NoError(t, e.Settings.Validate(e.Scope))
 			}
+		})
+	})
+}
+
+// FuzzHistory: a head is damaged, or one from which Apply can go on; a record is refused, or
+// written so that it reads the same, however its key is named.
+func FuzzHistory(f *testing.F) {
+	s := &Store{prefix: "/throttle/config", history: "/throttle/history"}
+	long := configstore.Record{Time: time.Unix(1.7e9, 0).UTC(), By: configstore.By{Reason: strings.Repeat("r", packedFrom)}}
+	packed, err := marshalRecord(long)
+	require.NoError(f, err)
+	f.Add([]byte(`{"serial":3,"seen":70,"count":2,"bytes":900}`), "000000000003-1700000000000-900", []byte(packed))
+	f.Add([]byte(`{"serial":-3}`), "%d--", []byte(`{"time":"2026-11-28T12:00:00Z","changes":[{"scope":"cluster"}]}`))
+	f.Add([]byte(`{"serial":999999999999,"seen":1}`), "999999999999-1-1", []byte("\x1f\x8b"))
+	f.Fuzz(func(t *testing.T, text []byte, name string, value []byte) {
+		promptly.Do(t, func() {
+			key := s.history + changesPart + name
+			e := s.parseEnds([]*mvccpb.KeyValue{{Value: text, ModRevision: 9}}, []*mvccpb.KeyValue{{Key: []byte(key)}})
+			if e.headErr == nil {
+				now := time.Unix(1.8e9, 0)
+				e.forgets(s.nameOf(e.oldest[0]), now)
+				require.Less(t, s.recordKey(e.Serial), s.recordKey(e.Serial+1), "records are read in their order")
+				require.Greater(t, e.Bytes+maxBytes, e.Bytes)
+				require.GreaterOrEqual(t, e.Seen*steps, e.Seen)
+			}
+			r, err := unmarshalRecord(value)
+			if err != nil {
+				return
+			}
+			written, err := marshalRecord(r)
+			require.NoError(t, err)
+			again, err := unmarshalRecord([]byte(written))
+			require.NoError(t, err)
+			assert.Equal(t, r, again)
 		})
 	})
 }

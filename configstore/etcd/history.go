@@ -44,6 +44,14 @@ type head struct {
 	made int64 // etcd's revision of that change; 0 = there is no history
 }
 
+// plausible reports whether Apply may have written a head: a serial fits into its digits, and no
+// sum overflows.
+func (h head) plausible() bool {
+	const most = 1 << 53
+	return 0 < h.Serial && h.Serial < 1e11 && 0 <= h.Seen && h.Seen < most && 0 <= h.Count &&
+		0 <= h.Bytes && h.Bytes < most
+}
+
 // pageSize is how many records are read at once.
 const pageSize = 100
 
@@ -89,7 +97,7 @@ func (s *Store) parseEnds(head, oldest []*mvccpb.KeyValue) (e ends) {
 	}
 	if len(head) > 0 {
 		kv := head[0]
-		if err := json.Unmarshal(kv.Value, &e.head); err != nil || e.Serial < 1 {
+		if err := json.Unmarshal(kv.Value, &e.head); err != nil || !e.plausible() {
 			e.headErr = fmt.Errorf("%s%s is damaged: to begin a new history, delete %s/",
 				s.history, headPart, s.history)
 		}
