@@ -16,17 +16,33 @@ import (
 
 // readCache reads the cache file: the policies with what was refused after them, and the number of
 // replicas.
-func (l *Limiter) readCache() (line policy.Line, err error) {
+func (l *Limiter) readCache() (policy.Line, error) {
 	text, err := os.ReadFile(l.cfg.CacheFile)
 	if err != nil {
-		return line, err
+		return policy.Line{}, err
 	}
+	line, replicas, err := parseCache(text)
+	l.setReplicas(replicas)
+	return line, err
+}
+
+// parseCache returns what a cache file holds. If its policies cannot be read, the rest may be.
+func parseCache(text []byte) (line policy.Line, replicas int64, err error) {
 	var beside besidePolicies
 	_ = json.Unmarshal(text, &beside) // what is not in it stays zero
-	l.setReplicas(max(0, beside.Replicas))
 	line.Fell = beside.Fell
 	line.Known, err = policy.UnmarshalSnapshot(text)
-	return line, err
+	return line, max(0, beside.Replicas), err
+}
+
+// formatCache returns a cache file, one JSON object.
+func formatCache(line policy.Line, replicas int64) ([]byte, error) {
+	text, err := policy.MarshalSnapshot(line.Known)
+	if err != nil {
+		return nil, err
+	}
+	beside, err := json.Marshal(besidePolicies{replicas, line.Fell})
+	return slices.Concat(text[:len(text)-1], []byte(","), beside[1:]), err
 }
 
 // besidePolicies is what a cache file has beside the fields of a snapshot.
@@ -71,10 +87,8 @@ func (l *Limiter) writeCache() {
 	if line.Known.Set == nil {
 		return
 	}
-	text, err := policy.MarshalSnapshot(line.Known)
+	text, err := formatCache(line, l.replicas.Load())
 	if err == nil {
-		beside, _ := json.Marshal(besidePolicies{l.replicas.Load(), line.Fell})
-		text = slices.Concat(text[:len(text)-1], []byte(","), beside[1:]) // one JSON object
 		err = maybe.WriteFile(l.cfg.CacheFile, text, 0o600)
 	}
 	if err != nil && !errors.Is(err, fs.ErrClosed) {
