@@ -88,7 +88,8 @@ func (m Marker) Check(entries []policy.Entry, now time.Time) error {
 		return &policy.HeldError{
 			Fault: policy.FaultNotAdopted,
 			Text: "configstore: the policy store is empty and not adopted: check its address and " +
-				"prefix; if they are right, set a policy, or run: throttle-admin adopt",
+				"prefix; if it has lost its policies, restore a backup; if it is new, set a policy, or run: " +
+				"throttle-admin adopt",
 		}
 	case m.ahead(now):
 		return &policy.HeldError{

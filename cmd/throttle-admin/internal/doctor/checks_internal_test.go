@@ -131,12 +131,16 @@ func TestSound(t *testing.T) {
 
 // TestMends: commands that do what is needed, and no harm.
 func TestMends(t *testing.T) {
+	held := func(entries ...policy.Entry) *facts {
+		f := sound(entries...)
+		f.replicas[0].PoliciesHeld, f.replicas[0].PolicyError = true, "it is another one"
+		return f
+	}
 	for want, f := range map[string]*facts{
-		"throttle-admin adopt --yes --id a": func() *facts {
-			f := sound()
-			f.replicas[0].PoliciesHeld, f.replicas[0].PolicyError = true, "it is empty"
-			return f
-		}(),
+		"right one: throttle-admin adopt --yes --id a": held(policy.Entry{
+			Scope: policy.TenantScope("public"), Settings: policy.Policy{MessageRate: policy.PerSecond(10)},
+		}),
+		"is to be empty: throttle-admin adopt --empty --yes --id a": held(),
 		"see its log; replace the member if its data are damaged": func() *facts {
 			f := sound()
 			f.stores[0].etcd.Members[0].Alarms = []string{"alarm:CORRUPT"}

@@ -3,6 +3,7 @@ package doctor_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os/exec"
 	"slices"
@@ -13,6 +14,9 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/dispatchthrottle/throttle"
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/adopt"
@@ -52,7 +56,7 @@ const (
 
 func newSetup(t *testing.T) *setup {
 	s := &setup{
-		t: t, etcd: services.Etcd(t),
+		t: t, etcd: services.EtcdWithQuota(t, 32<<20),
 		redis:   services.RedisServer(t, "--appendonly", "yes", "--maxmemory", "100mb", "--maxmemory-policy", "noeviction"),
 		cluster: "standalone",
 	}
@@ -120,6 +124,24 @@ func (s *setup) put(key, value string) {
 	s.t.Helper()
 	_, err := s.etcd.Client().Put(s.t.Context(), "/t/"+key, value)
 	require.NoError(s.t, err)
+}
+
+// wipe deletes all that the policy store holds, and returns it.
+func (s *setup) wipe() []*mvccpb.KeyValue {
+	s.t.Helper()
+	deleted, err := s.etcd.Client().Delete(s.t.Context(), "/t/", clientv3.WithPrefix(), clientv3.WithPrevKV())
+	require.NoError(s.t, err)
+	return deleted.PrevKvs
+}
+
+// fill writes one key until etcd has no room for another revision of it.
+func (s *setup) fill() {
+	s.t.Helper()
+	client, value := s.etcd.Client(), strings.Repeat("x", 1<<20)
+	for err := error(nil); !errors.Is(err, rpctypes.ErrNoSpace); {
+		_, err = client.Put(s.t.Context(), "/filler", value)
+		require.True(s.t, err == nil || errors.Is(err, rpctypes.ErrNoSpace), "%v", err)
+	}
 }
 
 func (s *setup) config(args ...string) {
@@ -208,6 +230,7 @@ func TestPlantedFaults(t *testing.T) {
 	}
 	var other *dispatch.Limiter
 	var stopReading func()
+	var backup []*mvccpb.KeyValue
 	closeOther := func(string) { require.NoError(t, other.Close()) }
 	for _, planted := range []struct {
 		name, severity, check string
@@ -254,6 +277,17 @@ func TestPlantedFaults(t *testing.T) {
 			require.NoError(t, err)
 			s.put("config/policies/public%2Fdefault", `{"schema":2,"messageRate":"1000/s"}`)
 		}, nil},
+		{"a wiped etcd", "fault", "policies-held", func() { backup = s.wipe() }, func(command string) {
+			for _, kv := range backup {
+				if strings.HasPrefix(string(kv.Key), "/t/config/policies/") {
+					s.put(strings.TrimPrefix(string(kv.Key), "/t/"), string(kv.Value))
+				}
+			}
+			_, command, _ = strings.Cut(command, "and then: ")
+			command, _, _ = strings.Cut(command, "; or")
+			s.mend(command)
+		}},
+		{"a full etcd", "fault", "etcd-alarm etcd-space", func() { s.fill() }, nil},
 		{"a damaged history", "warning", "history", func() { s.put("history/head", "{") }, func(string) {
 			_, err := s.etcd.Client().Delete(t.Context(), "/t/history/head")
 			require.NoError(t, err)
@@ -275,12 +309,6 @@ func TestPlantedFaults(t *testing.T) {
 				Replica: "ahead", Version: dispatch.Version(),
 				Revision: 1 << 60, Identity: s.limiters[0].Stats().Identity,
 			}, time.Hour)
-		}, func(string) { s.unpublish() }},
-		{"held policies", "fault", "policies-held", func() {
-			s.publish(dispatch.Stats{
-				Replica: "keeper", Version: dispatch.Version(), Revision: 5000,
-				Identity: s.limiters[0].Stats().Identity, PolicyError: "the policy store is older", PoliciesHeld: true,
-			}, 0)
 		}, func(string) { s.unpublish() }},
 		{"a replica without its permit store", "fault", "replica-permits", func() {
 			s.publish(dispatch.Stats{
@@ -337,6 +365,13 @@ func TestPlantedFaults(t *testing.T) {
 			s.admin("remove", "kafka://public/default/both")
 		}},
 		{"a dead Redis", "fault", "store-unreachable", func() { s.redis.Freeze() }, func(string) { s.redis.Thaw() }},
+		{"a wiped etcd that is to be empty", "fault", "policies-held", func() { s.wipe() }, func(command string) {
+			_, command, _ = strings.Cut(command, "if it is to be empty: ")
+			s.mend(command)
+			for _, lim := range s.limiters {
+				require.Eventually(t, func() bool { return lim.Stats().Policies == 0 }, throttletest.Patience, time.Millisecond)
+			}
+		}},
 	} {
 		if !t.Run(planted.name, func(t *testing.T) {
 			s.t = t

@@ -18,9 +18,19 @@ func (f *facts) heldReplicas() (found []finding) {
 	for _, held := range cli.HeldBy(reachable) {
 		found = append(found, finding{fault, "policies-held", "replicas " + cli.Names(held.Replicas), held.Reason,
 			fmt.Sprintf("They keep their last policies, of revision %d.", held.Revision),
-			"if this policy store is the right one: throttle-admin adopt --yes" + f.idOf(held.Replicas[0])})
+			"if this policy store is the right one: " + f.adoption(f.idOf(held.Replicas[0]))})
 	}
 	return found
+}
+
+// adoption is the command that has replicas follow this policy store. Nobody adopts an empty one
+// by copying a command that was meant for another.
+func (f *facts) adoption(flags string) string {
+	if f.stores[0].err != nil || policy.CountPermanent(f.snapshot.Entries) > 0 {
+		return "throttle-admin adopt --yes" + flags
+	}
+	return "restore the policies from a backup, or set them with --permits '', and then: throttle-admin adopt --yes" +
+		flags + "; or, if it is to be empty: throttle-admin adopt --empty --yes" + flags
 }
 
 // idOf returns the flag that names the policies that a replica knows.

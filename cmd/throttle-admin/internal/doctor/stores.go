@@ -339,18 +339,13 @@ func (f *facts) marker() []finding {
 	}
 	empty := policy.CountPermanent(s.Entries) == 0
 	if err := s.Marker.Check(s.Entries, f.now); err != nil && s.Marker != (configstore.Marker{}) {
-		mend := "throttle-admin adopt --yes"
-		if empty {
-			mend = "restore the policies from a backup, and then: throttle-admin adopt --yes; " +
-				"or, if it is to be empty: throttle-admin adopt --empty --yes"
-		}
 		return []finding{{fault, "store-not-followed", "the policy store", err.Error(),
-			"Replicas keep the policies that they had before.", mend}}
+			"Replicas keep the policies that they had before.", f.adoption("")}}
 	}
 	if s.Marker == (configstore.Marker{}) && !empty {
 		return []finding{{warning, "store-unmarked", "the policy store",
 			"it has policies and no marker", "Replicas do not notice another policy store in its place.",
-			"throttle-admin adopt --yes"}}
+			f.adoption("")}}
 	}
 	return nil
 }
