@@ -37,7 +37,8 @@ type facts struct {
 type store struct {
 	name     string // policy store, permit store
 	flag     string // that names it
-	err      error  // why it cannot be read
+	file     bool
+	err      error // why it cannot be read
 	requests int
 	p50, p99 time.Duration
 	offset   time.Duration // of its clock from that of this machine; 0 if it has none
@@ -60,7 +61,7 @@ const (
 // finding.
 func gather(ctx context.Context, a *cli.App) (*facts, error) {
 	f := &facts{cluster: a.Cluster}
-	policies := store{name: "policy store", flag: "--policies"}
+	policies := store{name: "policy store", flag: "--policies", file: strings.HasPrefix(a.PoliciesURL, "file:")}
 	err := a.WithStore(ctx, func(ctx context.Context, s configstore.Store) error {
 		f.lookAtPolicies(ctx, s, &policies)
 		return nil
@@ -161,8 +162,11 @@ func (f *facts) unreachable() (found []finding) {
 		if s.flag == "--permits" {
 			why = "Replicas share no limits: onOutage says what each of them does."
 		}
-		found = append(found, finding{fault, "store-unreachable", "the " + s.name, s.err.Error(), why,
-			"start it, or correct " + s.flag})
+		mend := "start it, or correct " + s.flag
+		if s.file {
+			mend = "correct the file, or " + s.flag
+		}
+		found = append(found, finding{fault, "store-unreachable", "the " + s.name, s.err.Error(), why, mend})
 	}
 	return found
 }
