@@ -111,7 +111,9 @@ func (x *explanation) messageReport(f messageFlags) messageReport {
 		switch {
 		case !x.charged(m.Scope, f.tag):
 			continue
-		case q.Total == 0 && !q.Shadow:
+		case q.Shadow:
+			m.How = "does not wait, in shadow mode"
+		case q.Total == 0:
 			r.Forever = true
 			m.How = "paused: its total is 0"
 			say("It would wait until the quota has a total: throttle-admin quota set %s total=BYTES", cli.Quote(id))
@@ -131,11 +133,13 @@ func (x *explanation) messageReport(f messageFlags) messageReport {
 		}
 	}
 	r.Wait = longest.Wait
-	if inFlight, most := x.inFlight(); most > 0 && inFlight >= most && p.Mode != policy.Shadow {
+	inFlight, most := x.inFlight()
+	full := most > 0 && inFlight >= most
+	if full {
 		say("It would wait until one of %d messages in flight is done, of at most %d in each replica.", inFlight, most)
 	}
 	switch {
-	case r.Forever:
+	case r.Forever, full && r.Wait == 0:
 	case len(r.Limits) == 0:
 		say("It would not wait: no limit applies.")
 	case !x.Live:
@@ -174,12 +178,27 @@ func (x *explanation) caughtUp() bool {
 	return len(x.Replicas) > 0
 }
 
-// charged reports whether the message is charged to a throttling id.
+// charged reports whether the message is charged to a throttling id: that of its tag or, without
+// one, that of a consumer that runs. An id without a quota stands for the topic's tenant.
 func (x *explanation) charged(id, tag string) bool {
-	if _, ok := x.set.Quota(policy.TagScope(tag)); tag != "" && ok {
-		return id == policy.TagScope(tag).String()
+	idOf := func(owner string) string {
+		if scope, err := policy.ParseScope(owner); err == nil {
+			if _, ok := x.set.Quota(scope); ok {
+				return owner
+			}
+		}
+		topic, _ := policy.ParseTopic(x.Topic)
+		return policy.TenantScope(topic.Tenant).String()
 	}
-	return true
+	if tag != "" {
+		return id == idOf(policy.TagScope(tag).String())
+	}
+	for _, r := range x.Replicas {
+		if id == idOf(r.Owner) {
+			return true
+		}
+	}
+	return len(x.Replicas) == 0 && id == idOf("")
 }
 
 // inFlight returns the messages in flight in the replica with the fewest, and how many it may have.
@@ -206,7 +225,7 @@ func (x *explanation) predict(m *messageLimit, v limitView) {
 	case rate == 0:
 		m.How = "its rate is not known yet"
 		return
-	case v.Strict && v.Ahead > 0:
+	case v.Strict && v.Ahead > 0 && v.Reserved+int64(v.Queued) > int64(waiting): // newer than the records
 		m.Wait = float64(v.Reserved+int64(v.Queued)+1) / rate
 		m.How = fmt.Sprintf("(%d slots allocated + %d callers queued + 1) / %s = %s",
 			v.Reserved, v.Queued, per, output.Seconds(m.Wait))
@@ -276,7 +295,7 @@ func (r messageReport) table(w *strings.Builder) {
 			rate = "-"
 		}
 		wait := "-"
-		if r.Live {
+		if r.Live && m.Rate > 0 {
 			wait = output.Seconds(m.Wait)
 		}
 		rows = append(rows, []string{string(m.Limit), m.From, rate, fmt.Sprint(m.Permits), wait})

@@ -3,8 +3,10 @@ package explain
 import (
 	"context"
 	"encoding/json"
+	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -12,6 +14,7 @@ import (
 	"github.com/dispatchthrottle/throttle"
 	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/accuracy"
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
@@ -93,5 +96,135 @@ func TestMessageOfAUsedUpLimit(t *testing.T) {
 		out := s.admin(t, "explain", "--message", orders, "-o", "json")
 		require.NoError(t, json.Unmarshal([]byte(out), &r))
 		return r.Wait > 3000 && r.Wait <= 7200
+	})
+}
+
+// TestPredictions: the arithmetic of each kind of limit.
+func TestPredictions(t *testing.T) {
+	const key = "limit"
+	replica := func(waiting int, held int64) dispatch.Stats {
+		return dispatch.Stats{Subscriptions: []dispatch.SubscriptionStats{{
+			Reason: dispatch.ReasonMessages, Waiting: waiting,
+			Limits: []dispatch.LimitStats{{Key: key, Reason: dispatch.ReasonMessages, Held: held}},
+		}}}
+	}
+	for _, c := range []struct {
+		name     string
+		limit    messageLimit
+		view     limitView
+		replicas []dispatch.Stats
+		wait     float64
+		how      string
+	}{
+		{"calls in two replicas", messageLimit{Rate: 10, Permits: 1}, limitView{}, []dispatch.Stats{replica(3, 0), replica(2, 0)},
+			0.6, "(5 waiting calls in 2 replicas + 1) x 1 / 10/s = 600ms"},
+		{"bytes", messageLimit{Rate: 1000, Permits: 500}, limitView{}, []dispatch.Stats{replica(3, 0)},
+			2, "(3 waiting calls in 1 replica + 1) x 500 / 1000/s = 2s"},
+		{"strict", messageLimit{Rate: 4, Permits: 1}, limitView{Strict: true, Ahead: 1, Reserved: 4, Queued: 3}, nil,
+			2, "(4 slots allocated + 3 callers queued + 1) / 4/s = 2s"},
+		{"strict, and most calls wait in replicas", messageLimit{Rate: 4, Permits: 1}, limitView{Strict: true, Ahead: 1, Reserved: 4},
+			[]dispatch.Stats{replica(7, 0)}, 2, "(7 waiting calls in 1 replica + 1) x 1 / 4/s = 2s"},
+		{"a ramp", messageLimit{Rate: 10, Permits: 1}, limitView{Ramp: true, InForce: 2}, []dispatch.Stats{replica(1, 0)},
+			1, "(1 waiting call in 1 replica + 1) x 1 / 2/s = 1s"},
+		{"a ramp that is over", messageLimit{Rate: 10, Permits: 1}, limitView{InForce: 2}, []dispatch.Stats{replica(1, 0)},
+			0.2, "(1 waiting call in 1 replica + 1) x 1 / 10/s = 200ms"},
+		{"used up", messageLimit{Rate: 10, Permits: 1}, limitView{Ahead: 3}, []dispatch.Stats{replica(0, 0)},
+			3, "used up: allocated for the next 3s, and no replica holds a permit"},
+		{"permits that a replica holds", messageLimit{Rate: 10, Permits: 1}, limitView{Ahead: 3},
+			[]dispatch.Stats{replica(0, 1)}, 0, "free: no call waits for it"},
+		{"shadow", messageLimit{Rate: 10, Permits: 1, Mode: policy.Shadow}, limitView{}, []dispatch.Stats{replica(1, 0)},
+			0, "does not wait, in shadow mode; else (1 waiting call in 1 replica + 1) x 1 / 10/s = 200ms"},
+		{"no rate yet", messageLimit{Permits: 1}, limitView{}, nil, 0, "its rate is not known yet"},
+	} {
+		x := explanation{replicas: c.replicas}
+		c.view.Key = key
+		x.predict(&c.limit, c.view)
+		assert.InDelta(t, c.wait, c.limit.Wait, 1e-9, c.name)
+		assert.Equal(t, c.how, c.limit.How, c.name)
+	}
+}
+
+// TestMessageInFlight: a message waits for those in flight, though no limit is used up.
+func TestMessageInFlight(t *testing.T) {
+	s := newStores(t)
+	s.admin(t, "set", orders, "messageRate=1000", "maxInFlight=2")
+	sub, err := s.open(t).Subscription(orders, "billing")
+	require.NoError(t, err)
+	for range 2 {
+		_, err = sub.Acquire(t.Context(), 1)
+		require.NoError(t, err)
+	}
+	throttletest.Until(t, "two messages are in flight", func() bool {
+		var r messageReport
+		out := s.admin(t, "explain", "--message", orders, "-o", "json")
+		require.NoError(t, json.Unmarshal([]byte(out), &r))
+		return slices.Equal(r.Why,
+			[]string{"It would wait until one of 2 messages in flight is done, of at most 2 in each replica."})
+	})
+}
+
+// TestCharged: a message is charged to one id: that of its tag, of its consumer, or the tenant.
+func TestCharged(t *testing.T) {
+	var entries []policy.Entry
+	for _, id := range []policy.Scope{policy.TagScope("a"), policy.TagScope("b"), policy.TenantScope("public")} {
+		entries = append(entries, policy.Entry{Scope: id, Settings: policy.Quota{Total: new(int64(5))}})
+	}
+	set, err := policy.NewSet(entries)
+	require.NoError(t, err)
+	running := func(owner string) replicaView {
+		return replicaView{SubscriptionStats: dispatch.SubscriptionStats{Owner: owner}}
+	}
+	for _, c := range []struct {
+		tag      string
+		replicas []replicaView
+		want     string
+	}{
+		{"", nil, "tenant:public"},
+		{"a", nil, "tag:a"},
+		{"unknown", nil, "tenant:public"},
+		{"", []replicaView{running("tag:b")}, "tag:b"},
+		{"", []replicaView{running("tag:unknown")}, "tenant:public"},
+		{"", []replicaView{running("")}, "tenant:public"},
+		{"a", []replicaView{running("tag:b")}, "tag:a"},
+	} {
+		x := explanation{Topic: orders, Replicas: c.replicas, set: set}
+		var got []string
+		for _, e := range entries {
+			if id := e.Scope.String(); x.charged(id, c.tag) {
+				got = append(got, id)
+			}
+		}
+		assert.Equal(t, []string{c.want}, got, "%+v", c)
+	}
+}
+
+// TestAccuracyMessage: the wait that explain predicts is about the one that a message then has.
+func TestAccuracyMessage(t *testing.T) {
+	accuracy.Measure(t, func(m *accuracy.M) {
+		for _, mode := range []string{"fair", "strict"} {
+			s := newStores(t)
+			s.admin(t, "set", orders, "messageRate=10", "sharing.mode="+mode)
+			sub, err := s.open(t).Subscription(orders, "billing")
+			require.NoError(m, err)
+			ctx, cancel := context.WithCancel(t.Context())
+			var callers sync.WaitGroup
+			for range 100 {
+				callers.Go(func() { _, _ = sub.Acquire(ctx, 1) })
+			}
+			var predicted, took float64
+			throttletest.Until(t, "the status record names those that wait", func() bool {
+				var r messageReport
+				require.NoError(m, json.Unmarshal([]byte(s.admin(t, "explain", "--message", orders, "-o", "json")), &r))
+				predicted = r.Wait
+				return predicted > 5
+			})
+			start := time.Now()
+			_, err = sub.Acquire(ctx, 1)
+			took = time.Since(start).Seconds()
+			require.NoError(m, err)
+			m.Within(mode+": wait of a message, % of what explain predicted", 100*took/predicted, 75, 125)
+			cancel()
+			callers.Wait()
+		}
 	})
 }
