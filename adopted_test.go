@@ -18,7 +18,9 @@ import (
 	"github.com/dispatchthrottle/throttle"
 	"github.com/dispatchthrottle/throttle/configstore"
 	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/accuracy"
 	"github.com/dispatchthrottle/throttle/tests/services"
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
@@ -31,6 +33,8 @@ type fleet struct {
 	cache    string
 	log      throttletest.Log
 	lim      *dispatch.Limiter
+
+	stopConsuming func() // ends consume
 }
 
 func newFleet(t *testing.T, policies, permits string) *fleet {
@@ -144,6 +148,44 @@ func TestWipedEtcd(t *testing.T) {
 	f.becomes(0)
 }
 
+// TestEmptyEtcd: a replica that knows no policies does not start without any, unless it may create
+// the policy store.
+func TestEmptyEtcd(t *testing.T) {
+	t.Parallel()
+	node := services.Etcd(t)
+	f := newFleet(t, "etcd://"+node.Endpoint, "memory:")
+	_, err := throttle.Open(t.Context(), f.policies, f.permits, throttle.WithOpenTimeout(throttletest.Patience))
+	require.ErrorContains(t, err, "check its address and prefix; if it has lost its policies, restore a backup; "+
+		"if it is new, set a policy, or run: throttle-admin adopt")
+	lim, err := throttle.Open(t.Context(), f.policies+"/throttle?create=true", f.permits)
+	require.NoError(t, err)
+	require.NoError(t, lim.Close())
+	f.start() // it is adopted now
+	f.becomes(0)
+}
+
+// TestEmptiedByApply: what removes the last policy by Apply is in force at once, and a restart finds
+// no fault.
+func TestEmptiedByApply(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, "etcd://"+services.Etcd(t).Endpoint, "memory:")
+	f.set(7)
+	f.start()
+	f.becomes(7)
+	f.change(func(ctx context.Context, store configstore.Store) error {
+		_, err := store.Apply(ctx, configstore.Commit{Changes: []configstore.Change{
+			{Key: configstore.Key{Scope: policy.ClusterScope()}},
+		}})
+		return err
+	})
+	f.becomes(0)
+	f.start()
+	f.becomes(0)
+	assert.NotContains(t, f.log.String(), "WARN")
+	f.set(9)
+	f.becomes(9)
+}
+
 // TestLostPolicies: an etcd that has kept its marker alone has lost its policies.
 func TestLostPolicies(t *testing.T) {
 	t.Parallel()
@@ -223,6 +265,54 @@ func TestRestoredBackup(t *testing.T) {
 		require.NoError(t, err)
 	}
 	assert.Greater(t, time.Since(start), 1500*time.Millisecond, "the schedule has the restored rate")
+}
+
+// TestAccuracyAdopt: how soon after its adoption a restored policy is in force in eight replicas,
+// and in the schedule that they share.
+func TestAccuracyAdopt(t *testing.T) {
+	accuracy.Measure(t, func(m *accuracy.M) {
+		node := services.Etcd(t)
+		first := newFleet(t, "etcd://"+node.Endpoint, services.Redis(t))
+		first.set(700)
+		node.Stop()
+		backup := node.Backup()
+		node.Start()
+		first.set(1000)
+		fleets := []*fleet{first}
+		for range 7 {
+			fleets = append(fleets, newFleet(t, first.policies, first.permits))
+		}
+		for _, f := range fleets {
+			f.start()
+			f.becomes(1000)
+			f.consume()
+		}
+		node.Stop()
+		node.Restore(backup)
+		node.Start()
+		for _, f := range fleets {
+			throttletest.Until(t, "the backup is refused", func() bool { return f.lim.Stats().PoliciesHeld })
+		}
+		store, err := throttle.OpenPermits(first.permits)
+		require.NoError(t, err)
+		defer func() { assert.NoError(t, store.Close()) }()
+		topic, err := policy.ParseScope("kafka://public/default/orders")
+		require.NoError(t, err)
+		first.adopt("")
+		adopted := time.Now()
+		for _, f := range fleets {
+			throttletest.Until(t, "the replica follows", func() bool { return f.rate() == 700 })
+		}
+		m.AtMost("in force in all replicas, ms", time.Since(adopted).Seconds()*1000, 100)
+		throttletest.Until(t, "the schedule has the rate", func() bool {
+			state, _, err := store.State(t.Context(), permits.LimitKey("standalone", topic, false))
+			return err == nil && state.Rate == 700
+		})
+		m.AtMost("in force in their schedule, ms", time.Since(adopted).Seconds()*1000, 200)
+		for _, f := range fleets {
+			f.stopConsuming()
+		}
+	})
 }
 
 // TestRestoredBackupOvertaken: a restored store is found out, even if its revision has passed the
@@ -449,7 +539,7 @@ func TestUnreadablePolicyAfterRestart(t *testing.T) {
 	}
 }
 
-// consume has the replica's subscription ask for permits until the test ends.
+// consume has the replica's subscription ask for permits until stopConsuming, or the test's end.
 func (f *fleet) consume() {
 	sub, err := f.lim.Subscription("kafka://public/default/orders", "billing")
 	require.NoError(f.t, err)
@@ -460,10 +550,11 @@ func (f *fleet) consume() {
 			_, _ = sub.Acquire(ctx, 1)
 		}
 	})
-	f.t.Cleanup(func() {
+	f.stopConsuming = sync.OnceFunc(func() {
 		cancel()
 		consumer.Wait()
 	})
+	f.t.Cleanup(f.stopConsuming)
 }
 
 // TestTwoPolicyStores: replicas of two etcds that share a Redis by mistake have the lower rate,

@@ -8,6 +8,7 @@ import (
 	"iter"
 	"log/slog"
 	"math"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -87,6 +88,20 @@ func TestHeldPoliciesAreLoggedOnce(t *testing.T) {
 			assert.Contains(t, all[i], want)
 		}
 	})
+}
+
+// TestDefaultLogger: without a logger, warnings go to slog.Default().
+func TestDefaultLogger(t *testing.T) {
+	var log throttletest.Log
+	was := slog.Default()
+	slog.SetDefault(log.Logger())
+	defer slog.SetDefault(was)
+	lim, err := dispatch.Open(t.Context(), dispatch.Config{CacheFile: filepath.Join(t.TempDir(), "missing", "cache.json")})
+	require.NoError(t, err)
+	throttletest.Until(t, "a warning", func() bool {
+		return strings.Contains(log.String(), `level=WARN msg="the cache file could not be written"`)
+	})
+	require.NoError(t, lim.Close())
 }
 
 // linked opens a Limiter on a simulated permit store with a caller that takes all there is, until

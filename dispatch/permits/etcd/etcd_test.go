@@ -113,6 +113,32 @@ func TestTheClock(t *testing.T) {
 	require.GreaterOrEqual(t, clock(t, open(t, e.Endpoint)), last)
 }
 
+// TestPoisonedClock: whatever is written as the time, the clock runs on, also in a process that
+// starts then, and the next time that is published replaces it.
+func TestPoisonedClock(t *testing.T) {
+	e := services.Etcd(t)
+	client := e.Client()
+	a := open(t, e.Endpoint)
+	last := clock(t, a)
+	key := permits.EtcdClock("/test")
+	for _, poison := range []string{"1e300", "NaN", "+Inf", "-1e300", "", "%%%"} {
+		_, err := client.Put(t.Context(), key, poison)
+		require.NoError(t, err)
+		b := open(t, e.Endpoint)
+		for _, l := range []*etcdpermits.Store{a, b} {
+			now := clock(t, l)
+			require.GreaterOrEqual(t, now, last, poison)
+			require.Less(t, now, 1e6, poison)
+			last = now
+		}
+		throttletest.Until(t, "a time is published again", func() bool {
+			got, err := client.Get(t.Context(), key)
+			return err == nil && len(got.Kvs) == 1 && string(got.Kvs[0].Value) != poison
+		})
+		require.NoError(t, b.Close())
+	}
+}
+
 // TestAccuracyClock: how well the clocks of two processes agree, and how fast they run.
 func TestAccuracyClock(t *testing.T) {
 	accuracy.Measure(t, func(m *accuracy.M) {

@@ -3,6 +3,7 @@ package adopt_test
 import (
 	"encoding/json"
 	"fmt"
+	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -14,9 +15,11 @@ import (
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/adopt"
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/cli"
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/clitest"
+	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/files"
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/policies"
 	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/tests/services"
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
 // A desk is where an operator runs throttle-admin, with a policy store that is empty at first.
@@ -48,7 +51,7 @@ func (d *desk) run(args ...string) (status int, out, errs string) {
 		args = append(args, "--yes")
 	}
 	args = append(args, "--policies", d.policies, "--permits", d.permits)
-	return clitest.Run(d.t.Context(), []cli.Family{adopt.Commands, policies.Commands}, args...)
+	return clitest.Run(d.t.Context(), []cli.Family{adopt.Commands, policies.Commands, files.Commands}, args...)
 }
 
 func (d *desk) succeeds(args ...string) string {
@@ -111,6 +114,27 @@ func TestAdoptEmpty(t *testing.T) {
 	d.fails("hint: restore the policies, or confirm with --empty", "adopt")
 	d.fails("hint: restore the policies, or confirm with --empty", "adopt", "--id", "known")
 	assert.Equal(t, "known", d.adopted("--empty").ID)
+}
+
+// TestEmptiedOnPurpose: commands that leave no policy are in force at once, without an adoption.
+func TestEmptiedOnPurpose(t *testing.T) {
+	const topic = "kafka://public/default/orders"
+	file := filepath.Join(t.TempDir(), "policies.yaml")
+	require.NoError(t, os.WriteFile(file, []byte("schema: 2\npolicies: []\n"), 0o600))
+	for _, args := range [][]string{{"remove", topic}, {"apply", "-f", file}} {
+		d := newDesk(t)
+		d.succeeds("set", topic, "messageRate=7")
+		lim, err := throttle.Open(t.Context(), d.policies, d.permits)
+		require.NoError(t, err)
+		sub, err := lim.Subscription(topic, "billing")
+		require.NoError(t, err)
+		require.NotEmpty(t, lim.Stats().Subscriptions[0].Limits)
+		d.succeeds(args...)
+		throttletest.Until(t, "no limit is left", func() bool { return len(lim.Stats().Subscriptions[0].Limits) == 0 })
+		assert.NoError(t, lim.Ready(), "%v", args)
+		assert.NoError(t, sub.Close())
+		assert.NoError(t, lim.Close())
+	}
 }
 
 // TestSeveralIDs: replicas that know policies of several ids are not all served by one adoption.
