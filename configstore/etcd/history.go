@@ -58,11 +58,12 @@ const pageSize = 100
 // packedFrom is the size from which on records are compressed.
 const packedFrom = 4 << 10
 
-// maxForgotten is the most old records that one change deletes, and maxBytes the most bytes of all
-// records.
+// maxBytes is the most bytes of all records. Each change reads the keys of the oldest few, since it
+// has one to delete as a rule; up to maxForgotten if there are more.
 const (
-	maxForgotten = 100
 	maxBytes     = 64 << 20
+	oldestFew    = 4
+	maxForgotten = 1000
 )
 
 // A record of more than aheadFrom bytes is put before its change, with a lease of aheadTime, so
@@ -76,16 +77,43 @@ const (
 type ends struct {
 	head
 	headErr error    // why the head cannot be read
-	oldest  []string // the keys of the oldest records
+	oldest  []string // the keys of the oldest few records
 }
 
 // endGets are the reads of the ends of a history.
 func (s *Store) endGets() []clientv3.Op {
 	return []clientv3.Op{
 		clientv3.OpGet(s.history + headPart),
-		clientv3.OpGet(s.history+changesPart, clientv3.WithPrefix(), clientv3.WithKeysOnly(),
-			clientv3.WithLimit(maxForgotten)),
+		clientv3.OpGet(s.history+changesPart, oldest(oldestFew)...),
 	}
+}
+
+// oldest are the options of a read of the keys of the n oldest records.
+func oldest(n int64) []clientv3.OpOption {
+	return []clientv3.OpOption{clientv3.WithPrefix(), clientv3.WithKeysOnly(), clientv3.WithLimit(n)}
+}
+
+// forgotten returns the keys of the records that a change deletes with which the head becomes next.
+func (s *Store) forgotten(
+	ctx context.Context, client *clientv3.Client, few []string, next head, now time.Time,
+) ([]string, error) {
+	kept := func(key string) bool {
+		return key >= s.recordKey(next.Serial) || !next.forgets(s.nameOf(key), now)
+	}
+	if len(few) == oldestFew && !slices.ContainsFunc(few, kept) {
+		resp, err := client.Get(ctx, s.history+changesPart, oldest(maxForgotten)...)
+		if err != nil {
+			return nil, err
+		}
+		few = few[:0:0]
+		for _, kv := range resp.Kvs {
+			few = append(few, string(kv.Key))
+		}
+	}
+	if n := slices.IndexFunc(few, kept); n >= 0 {
+		few = few[:n]
+	}
+	return few, nil
 }
 
 // parseEnds reads the answers of endGets.
@@ -262,12 +290,12 @@ func (s *Store) recordOps(
 	r.First = at.Serial == 0
 	next.Serial++
 	ops, err := s.put(ctx, client, &next, r, now)
-	forgotten := 0
-	for forgotten < len(at.oldest) && next.forgets(s.nameOf(at.oldest[forgotten]), now) {
-		forgotten++
+	if err != nil {
+		return nil, err
 	}
-	if forgotten > 0 {
-		ops = append(ops, clientv3.OpDelete(at.oldest[0], clientv3.WithRange(at.oldest[forgotten-1]+"\x00")))
+	forgotten, err := s.forgotten(ctx, client, at.oldest, next, now)
+	if n := len(forgotten); n > 0 {
+		ops = append(ops, clientv3.OpDelete(forgotten[0], clientv3.WithRange(forgotten[n-1]+"\x00")))
 	}
 	return ops, err
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/dispatchthrottle/throttle/configstore/etcd"
 	"github.com/dispatchthrottle/throttle/configstore/storetest"
 	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/pairs"
 	"github.com/dispatchthrottle/throttle/tests/services"
 )
 
@@ -81,6 +82,21 @@ func TestHistoryForgets(t *testing.T) {
 	require.Len(t, resp.Kvs, 3)
 	assert.Contains(t, string(resp.Kvs[0].Key), "/000000000004-")
 	assert.Contains(t, string(resp.Kvs[1].Key), "/000000000006-")
+
+	// A large record takes the room of many small ones.
+	for n := range int64(20) {
+		apply(t, s, n+7)
+	}
+	require.Greater(t, len(historyOf(t, s)), 10)
+	head = fmt.Sprintf(`{"serial":%d,"seen":%d,"count":1,"bytes":%d}`, 26, resp.Header.Revision+100, 512<<20)
+	_, err = client.Put(ctx, "/p/history/head", head)
+	require.NoError(t, err)
+	apply(t, s, 30)
+	resp, err = client.Get(ctx, "/p/history/changes/", clientv3.WithPrefix(), clientv3.WithKeysOnly())
+	require.NoError(t, err)
+	require.Len(t, resp.Kvs, 2)
+	assert.Contains(t, string(resp.Kvs[0].Key), "/000000000027-")
+	assert.Contains(t, string(resp.Kvs[1].Key), "/000000010002-")
 }
 
 // TestRecordOfNoChange: a large record whose change was not made is not shown, and keeps nobody
@@ -445,30 +461,39 @@ func TestHistoryWithoutRights(t *testing.T) {
 	assert.Equal(t, 1, denied)
 }
 
-// BenchmarkApply changes one of 10 or 1,000 policies, with a record or without one.
+// BenchmarkApply changes one of 10 or 1,000 policies, with a record beside without one, each in a
+// policy store of its own.
 func BenchmarkApply(b *testing.B) {
 	node := services.Etcd(b)
 	for _, policies := range []int{10, 1000} {
-		for _, without := range []bool{true, false} {
-			b.Run(fmt.Sprintf("policies=%d/recorded=%v", policies, !without), func(b *testing.B) {
-				s := open(b, node.Endpoint, strings.ReplaceAll(b.Name(), "/", "-"))
-				var all []configstore.Change
-				for i := range policies {
-					scope := policy.NamespaceScope("public", "", fmt.Sprint("n", i))
-					all = append(all, configstore.Change{
-						Key: configstore.Key{Scope: scope}, Settings: policy.Policy{MessageRate: policy.PerSecond(1)},
+		b.Run(fmt.Sprintf("%d/throttle", policies), func(b *testing.B) {
+			var all []configstore.Change
+			for i := range policies {
+				scope := policy.NamespaceScope("public", "", fmt.Sprint("n", i))
+				all = append(all, configstore.Change{
+					Key: configstore.Key{Scope: scope}, Settings: policy.Policy{MessageRate: policy.PerSecond(1)},
+				})
+			}
+			apply := func(name string, by configstore.By) func() pairs.Cost {
+				const changes = 100
+				s := open(b, node.Endpoint, fmt.Sprint(name, "-", policies))
+				_, err := s.Apply(b.Context(), configstore.Commit{By: by, Changes: all})
+				require.NoError(b, err)
+				n := int64(0)
+				return func() pairs.Cost {
+					return pairs.Measure(b, changes, func() {
+						for range changes {
+							n++
+							_, err := s.Apply(b.Context(), configstore.Commit{By: by, Changes: rate(n)})
+							require.NoError(b, err)
+						}
 					})
 				}
-				_, err := s.Apply(b.Context(), configstore.Commit{Changes: all})
-				require.NoError(b, err)
-				by := configstore.By{Author: "ann@host", Reason: "a load test", WithoutHistory: without}
-				n := int64(0)
-				for b.Loop() {
-					n++
-					_, err := s.Apply(b.Context(), configstore.Commit{By: by, Changes: rate(n)})
-					require.NoError(b, err)
-				}
-			})
-		}
+			}
+			for b.Loop() {
+				pairs.Report(b, 15, apply("bare", configstore.By{WithoutHistory: true}),
+					apply("recorded", configstore.By{Author: "ann@host", Reason: "a load test"}))
+			}
+		})
 	}
 }
