@@ -133,6 +133,10 @@ var goals = goalList{
 	{"dispatch", "ReportOutcome", "ns/op", atMost, 15},
 	{"dispatch", "ReportOutcome", "allocs/op", atMost, 0},
 	{"dispatch/quota", "Decide/1000x100", "ns/op", atMost, 20_000_000},
+	{"configstore/etcd", "Apply/10", "x-bare-speed-high", atLeast, 0.83}, // 1.2 times the cost
+	{"configstore/etcd", "Apply/1000", "x-bare-speed-high", atLeast, 0.83},
+	{"cmd/throttle-admin/internal/history", "History", "s", atMost, 1},
+	{"cmd/throttle-admin/internal/doctor", "Doctor", "s", atMost, 3},
 	{"dispatch/metrics", "Memory", "B/topic", atMost, 6144},
 }
 
