@@ -49,6 +49,7 @@ type Engine struct {
 	ties          map[[2]policy.Scope]bool                  // that have been logged
 	started       map[quota.ID]int64                        // messages since the last call of Started
 	withQuota     int                                       // of lanes, how many have a quota
+	rivalled      bool                                      // a share may have a rival
 	peaks         struct{ lanes, ended, subscriptions int } // largest sizes of these maps
 
 	sent int // calls of the store that are not answered; the loop's own

@@ -102,6 +102,7 @@ func (e *Engine) takeIn(answered []sending, now float64) {
 	for _, s := range answered {
 		s.share.Mode.Answered(s.request, s.answeredAt, now)
 		e.availability.count(s.share, s.request, now)
+		e.rivalled = e.rivalled || s.share.Rival(now) != ""
 		l := s.lane
 		for l.successor != nil && !slices.Contains(l.shares.retired, s.share) {
 			l = l.successor // it has taken the share over

@@ -85,8 +85,12 @@ func hardest(lanes []*Lane, most int) []*Lane {
 // Rivals returns the ids of other policy stores whose replicas use the limits of this process, too,
 // sorted.
 func (e *Engine) Rivals() []string {
-	ids := map[string]bool{}
 	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !e.rivalled { // there may be very many lanes
+		return nil
+	}
+	ids := map[string]bool{}
 	now := e.clock(time.Now())
 	for _, l := range e.lanes {
 		for _, share := range l.shares.inForce.all {
@@ -95,7 +99,7 @@ func (e *Engine) Rivals() []string {
 			}
 		}
 	}
-	e.mu.Unlock()
+	e.rivalled = len(ids) > 0
 	return slices.Sorted(maps.Keys(ids))
 }
 
