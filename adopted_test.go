@@ -164,7 +164,7 @@ func TestEmptyEtcd(t *testing.T) {
 	f.becomes(0)
 }
 
-// TestEmptiedByApply: what removes the last policy by Apply is in force at once, and a restart finds
+// TestEmptiedByApply: an Apply that removes the last policy is in force at once. A restart finds
 // no fault.
 func TestEmptiedByApply(t *testing.T) {
 	t.Parallel()

@@ -225,7 +225,7 @@ func (x *explanation) predict(m *messageLimit, v limitView) {
 	case rate == 0:
 		m.How = "its rate is not known yet"
 		return
-	case v.Strict && v.Ahead > 0 && v.Reserved+int64(v.Queued) > int64(waiting): // newer than the records
+	case v.Strict && v.Ahead > 0 && v.Reserved+int64(v.Queued) > int64(waiting): // it is newer
 		m.Wait = float64(v.Reserved+int64(v.Queued)+1) / rate
 		m.How = fmt.Sprintf("(%d slots allocated + %d callers queued + 1) / %s = %s",
 			v.Reserved, v.Queued, per, output.Seconds(m.Wait))
