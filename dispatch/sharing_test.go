@@ -174,11 +174,20 @@ func TestCaughtUpPaysAggregates(t *testing.T) {
 		s := r.lim.Stats().Subscriptions[0]
 		assert.True(t, s.CaughtUp)
 		assert.False(t, s.Exempt)
+		bypassed := func() map[dispatch.Reason]bool {
+			all := map[dispatch.Reason]bool{}
+			for _, l := range r.lim.Stats().Subscriptions[0].Limits {
+				all[l.Reason] = l.Bypassed
+			}
+			return all
+		}
+		assert.Equal(t, map[dispatch.Reason]bool{dispatch.ReasonTenantMessages: false, dispatch.ReasonMessages: true}, bypassed())
 		for range 11 {
 			time.Sleep(second)
 			r.sub.ReportBacklog(1000)
 		}
 		within(t, "the topic's", f.between(11*second, 21*second), 95, 102)
+		assert.Equal(t, map[dispatch.Reason]bool{dispatch.ReasonTenantMessages: false, dispatch.ReasonMessages: false}, bypassed())
 	})
 }
 

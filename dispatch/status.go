@@ -87,6 +87,7 @@ type LimitStats struct {
 	Key         string  `json:"key"` // in the permit store
 	Reason      Reason  `json:"limit"`
 	Shadow      bool    `json:"shadow,omitempty"`   // messages do not wait for it
+	Bypassed    bool    `json:"bypassed,omitempty"` // nothing is charged now: caught up, or open
 	Rate        float64 `json:"rate"`               // the limit's now, permits a second
 	Ramp        float64 `json:"ramp,omitempty"`     // its present rate on a ramp; 0 = at Rate
 	Share       float64 `json:"share,omitempty"`    // of this replica, permits a second; 0 = unknown
@@ -187,7 +188,7 @@ func limitStats(share sharing.Stats) LimitStats {
 		Use:  share.Use,
 		Held: share.Held, Granted: share.Granted, Returned: share.Returned, Owed: share.Owed,
 		Expired: share.Lost, Allocations: share.Allocations, Queued: share.Queued, Pool: share.Pool,
-		Group: share.Group, Rival: share.Rival, Revision: share.Revision.Number,
+		Group: share.Group, Rival: share.Rival, Revision: share.Revision.Number, Bypassed: share.Bypassed,
 	}
 	if share.Ramp.Over > 0 && share.Allowed < share.Rate {
 		l.Ramp = share.Allowed

@@ -310,6 +310,7 @@ func TestCaughtUp(t *testing.T) {
 			require.NoError(t, err)
 		}
 		assert.Zero(t, lim.Stats().Subscriptions[0].Limits[0].Granted, "nothing is charged")
+		assert.True(t, lim.Stats().Subscriptions[0].Limits[0].Bypassed)
 
 		time.Sleep(4900 * time.Millisecond)
 		assert.True(t, exempt())
@@ -331,7 +332,10 @@ func TestCaughtUp(t *testing.T) {
 	always.CaughtUp.Throttle = new(true)
 	limited(t, always, func(t *testing.T, lim *dispatch.Limiter, sub *dispatch.Subscription) {
 		sub.ReportBacklog(0)
-		assert.False(t, lim.Stats().Subscriptions[0].Exempt)
+		s := lim.Stats().Subscriptions[0]
+		assert.True(t, s.CaughtUp)
+		assert.False(t, s.Exempt)
+		assert.False(t, s.Limits[0].Bypassed)
 	})
 }
 

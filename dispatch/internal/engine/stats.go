@@ -160,6 +160,7 @@ func (l *Lane) stats(now time.Time) Stats {
 		if limit.Reason == resolve.ReasonBusy && limit.Allowed >= busy.Max {
 			continue // a healthy system limits nothing
 		}
+		limit.Bypassed = a == nil || !a.has(share)
 		s.Limits = append(s.Limits, limit)
 	}
 	return s

@@ -176,6 +176,7 @@ type Stats struct {
 	Allocations int64 // all time
 	Rival       string
 	Shadowed    int64 // messages that passed in shadow mode without a permit, all time
+	Bypassed    bool  // nothing is charged now
 }
 
 // Stats returns what there is to know of the share.

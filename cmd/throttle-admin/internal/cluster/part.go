@@ -44,15 +44,17 @@ func newPart(t *topic, g *group, r *replica, s subscription, at int64) *part {
 // live reports whether the replica still publishes.
 func (p *part) live() bool { return p.replica.gone.IsZero() }
 
-// counted reports whether permits of the shown limit are used.
-func (p *part) counted() bool { return p.live() && p.shown >= 0 && !p.last.Exempt }
-
-// rateOf returns the rate of the limit with a key.
-func (p *part) rateOf(key string) limitRate {
-	if i := indexOf(p.last.Limits, key); i >= 0 {
-		return p.rates[i]
+// counted returns the rate at which permits of the limit with a key are used, and whether messages
+// are charged to that limit. A subscription that has caught up is charged to some of its limits
+// only, or to none. How much of a limit a replica uses that has others is unknown.
+func (p *part) counted(key string) (rate limitRate, ok bool) {
+	if !p.live() || p.last.Exempt {
+		return unknownRate, false
 	}
-	return unknownRate
+	if i := indexOf(p.last.Limits, key); i >= 0 {
+		return p.rates[i], !p.last.Limits[i].Bypassed
+	}
+	return unknownRate, slices.ContainsFunc(p.last.Limits, func(l limit) bool { return !l.Bypassed })
 }
 
 // update takes over the next record that has the subscription, and returns the waits that have
@@ -100,6 +102,9 @@ func (p *part) miss(at int64, leftOut bool) {
 	}
 	l := &p.last
 	l.Waiting, l.Reason, l.Backlog, l.BehindSince, l.CaughtUp, l.Exempt, l.Paused = 0, "", -1, 0, false, false, false
+	for i := range l.Limits {
+		l.Limits[i].Bypassed = false
+	}
 }
 
 func indexOf(limits []limit, key string) int {
@@ -122,7 +127,8 @@ func smooth(before, now, passed float64) float64 {
 }
 
 // shownOf returns which limit a view shows: one of messages, if there is one, and else of bytes; of
-// these the lowest, and one in shadow mode only if all are. It is -1 without a limit.
+// these the lowest, and one in shadow mode, or to which nothing is charged, only if all are. It is
+// -1 without a limit.
 func shownOf(limits []limit) (shown int) {
 	for i := range limits {
 		if limits[i].before(&limits[shown]) {
@@ -137,6 +143,8 @@ func (l *limit) before(other *limit) bool {
 	switch {
 	case l.Shadow != other.Shadow:
 		return other.Shadow
+	case l.Bypassed != other.Bypassed:
+		return other.Bypassed
 	case l.Reason.Bytes() != other.Reason.Bytes():
 		return other.Reason.Bytes()
 	}

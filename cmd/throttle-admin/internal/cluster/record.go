@@ -48,6 +48,7 @@ type limit struct {
 	Key         string          `json:"key"`
 	Reason      dispatch.Reason `json:"limit"`
 	Shadow      bool            `json:"shadow"`
+	Bypassed    bool            `json:"bypassed"`
 	Rate        float64         `json:"rate"`
 	Ramp        float64         `json:"ramp"`
 	Granted     int64           `json:"granted"`

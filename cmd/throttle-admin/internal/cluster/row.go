@@ -22,7 +22,7 @@ const (
 	Paused      Condition = "paused"
 	Flowing     Condition = "flowing"       // below its limits
 	Unpublished Condition = "not published" // replicas have more subscriptions than they publish
-	CaughtUp    Condition = "caught up"     // nothing is charged, and so nothing counted
+	CaughtUp    Condition = "caught up"     // without a backlog; see also Uncounted
 	Idle        Condition = "idle"
 	Stale       Condition = "stale" // its replicas publish no more
 )
@@ -37,10 +37,11 @@ func (c Condition) rank() int { return slices.Index(Conditions, c) }
 type Row struct {
 	Topic         string            `json:"topic"`
 	Condition     Condition         `json:"condition"`
-	Since         time.Time         `json:"since,omitzero"`    // stale
-	Limit         Limit             `json:"limit,omitzero"`    // that all subscriptions share
-	Several       bool              `json:"several,omitempty"` // all have limits, but share none
-	Rate          Number            `json:"rate"`              // permits of that limit a second
+	Since         time.Time         `json:"since,omitzero"`      // stale
+	Limit         Limit             `json:"limit,omitzero"`      // that all subscriptions share
+	Several       bool              `json:"several,omitempty"`   // all have limits, but share none
+	Rate          Number            `json:"rate"`                // permits of that limit a second
+	Uncounted     bool              `json:"uncounted,omitempty"` // no subscription is charged to it
 	Waiting       int               `json:"waiting"`
 	Backlog       Number            `json:"backlog"` // messages
 	BehindSince   time.Time         `json:"behindSince,omitzero"`
@@ -59,8 +60,9 @@ type SubscriptionRow struct {
 	Reason       dispatch.Reason `json:"reason,omitempty"` // why calls wait
 	Limit        Limit           `json:"limit,omitzero"`
 	Rate         Number          `json:"rate"`
-	Share        Number          `json:"share"`    // of the topic's rate, 0 to 1
-	Requests     Number          `json:"requests"` // to the permit store, a second
+	Uncounted    bool            `json:"uncounted,omitempty"` // messages are not charged to the limit
+	Share        Number          `json:"share"`               // of the topic's rate, 0 to 1
+	Requests     Number          `json:"requests"`            // to the permit store, a second
 	Backlog      Number          `json:"backlog"`
 	BehindSince  time.Time       `json:"behindSince,omitzero"`
 	DrainedIn    Number          `json:"drainedIn"`
@@ -68,6 +70,7 @@ type SubscriptionRow struct {
 	Waiting      int             `json:"waiting"`
 	Replicas     int             `json:"replicas"`
 
+	key      string // of the limit
 	measured Number // in permits of the topic's limit, not smoothed, for plots
 }
 
@@ -142,7 +145,7 @@ func (t *topic) look(name string, now time.Time) {
 		s := g.look(partitions)
 		if s.Condition != Stale {
 			g.estimate.addBacklog(s.Backlog, now)
-			shared.narrow(g.parts)
+			shared.narrow(&s, g.parts)
 			for _, p := range g.parts {
 				if p.live() && p.replica.counted != t {
 					p.replica.counted = t
@@ -218,13 +221,13 @@ type sharedLimits struct {
 }
 
 // narrow takes a further subscription into account.
-func (sl *sharedLimits) narrow(parts []*part) {
+func (sl *sharedLimits) narrow(s *SubscriptionRow, parts []*part) {
 	i := slices.IndexFunc(parts, func(p *part) bool { return p.live() && p.shown >= 0 })
 	if i < 0 {
 		return
 	}
 	p := parts[i]
-	sl.messages = sl.messages || !p.last.Limits[p.shown].Reason.Bytes()
+	sl.messages = sl.messages || !s.Limit.Reason.Bytes()
 	foreign := func(l limit) bool { return indexOf(p.last.Limits, l.Key) < 0 }
 	switch {
 	case !sl.any:
@@ -237,31 +240,39 @@ func (sl *sharedLimits) narrow(parts []*part) {
 // count fills in the limit and the rates of the row. The rates are those of the limit, or else
 // those that subscriptions have of their own limits of messages, if there are some.
 func (t *topic) count(shared *sharedLimits) {
-	r, key := &t.row, ""
-	if i := shownOf(shared.limits); i >= 0 {
-		key, r.Limit = shared.limits[i].Key, shared.limits[i].view()
+	r, limits := &t.row, shared.limits
+	if len(limits) > 1 { // one to which some subscription is charged is shown before others
+		limits = slices.Clone(limits)
+		for i := range limits {
+			limits[i].Bypassed = !t.charges(limits[i].Key)
+		}
+	}
+	shown := shownOf(limits)
+	if shown >= 0 {
+		r.Limit = limits[shown].view()
 	} else {
 		r.Several = shared.any
 	}
 	var total sum
 	for i := range r.Subscriptions {
 		s := &r.Subscriptions[i]
+		key := s.key
+		if shown >= 0 {
+			key = limits[shown].Key
+		} else if shared.messages == s.Limit.Reason.Bytes() {
+			continue
+		}
 		var rate, measured sum
 		for _, p := range t.groups[i].parts {
-			if !p.counted() || key == "" && shared.messages == p.last.Limits[p.shown].Reason.Bytes() {
-				continue
+			if of, ok := p.counted(key); ok {
+				rate.add(of.smoothed)
+				measured.add(of.measured)
+				total.add(of.smoothed)
 			}
-			of := p.rates[p.shown]
-			if key != "" && key != p.last.Limits[p.shown].Key {
-				of = p.rateOf(key)
-			}
-			rate.add(of.smoothed)
-			measured.add(of.measured)
-			total.add(of.smoothed)
 		}
 		s.Share, s.measured = rate.number(), measured.number()
 	}
-	r.Rate = total.number()
+	r.Rate, r.Uncounted = total.number(), r.Replicas > 0 && total.n == 0
 	for i := range r.Subscriptions {
 		if s := &r.Subscriptions[i]; r.Rate > 0 {
 			s.Share /= r.Rate
@@ -269,6 +280,16 @@ func (t *topic) count(shared *sharedLimits) {
 			s.Share = Unknown
 		}
 	}
+}
+
+// charges reports whether messages are charged to a limit.
+func (t *topic) charges(key string) bool {
+	return slices.ContainsFunc(t.groups, func(g *group) bool {
+		return slices.ContainsFunc(g.parts, func(p *part) bool {
+			_, ok := p.counted(key)
+			return ok
+		})
+	})
 }
 
 // view is what a row has of a limit.
@@ -326,7 +347,7 @@ func (g *group) look(sumBacklog bool) SubscriptionRow {
 	}
 	var shown *limit
 	var rate, requests, backlog sum
-	caughtUp, still, leftOut, behindSince := true, true, true, int64(0)
+	caughtUp, leftOut, behindSince := true, true, int64(0)
 	for _, p := range g.parts {
 		if !p.live() {
 			if s.Since.Before(p.replica.gone) {
@@ -343,12 +364,6 @@ func (g *group) look(sumBacklog bool) SubscriptionRow {
 		}
 		if p.shown >= 0 && (shown == nil || l.Limits[p.shown].before(shown)) {
 			shown = &l.Limits[p.shown]
-		}
-		if p.counted() {
-			r := &p.rates[p.shown]
-			rate.add(r.smoothed)
-			requests.add(p.requests)
-			still = still && r.smoothed == 0
 		}
 		if l.Backlog < 0 {
 			backlog.add(math.NaN())
@@ -373,15 +388,21 @@ func (g *group) look(sumBacklog bool) SubscriptionRow {
 		s.Condition = Stale
 		return s
 	}
-	s.Since, s.Rate, s.Requests = time.Time{}, rate.number(), requests.number()
+	if shown != nil {
+		s.Limit, s.key = shown.view(), shown.Key
+		for _, p := range g.parts {
+			if of, ok := p.counted(s.key); ok {
+				rate.add(of.smoothed)
+				requests.add(p.requests)
+			}
+		}
+	}
+	s.Since, s.Rate, s.Requests, s.Uncounted = time.Time{}, rate.number(), requests.number(), rate.n == 0
 	if sumBacklog {
 		s.Backlog = backlog.number()
 	}
 	if behindSince > 0 {
 		s.BehindSince = time.UnixMilli(behindSince)
-	}
-	if shown != nil {
-		s.Limit = shown.view()
 	}
 	switch {
 	case s.Condition != "":
@@ -389,7 +410,7 @@ func (g *group) look(sumBacklog bool) SubscriptionRow {
 		s.Condition = CaughtUp
 	case leftOut:
 		s.Condition = Unpublished
-	case rate.n > 0 && still:
+	case s.Rate == 0:
 		s.Condition = Idle
 	default:
 		s.Condition = Flowing

@@ -258,8 +258,83 @@ func TestConditions(t *testing.T) {
 		row := rows(st, at(1))[0]
 		assert.Equal(t, c.condition, row.Condition)
 		assert.Equal(t, c.condition, row.Subscriptions[0].Condition)
-		assert.Equal(t, c.condition != cluster.CaughtUp, row.Rate.Known(), "%s: what is caught up is not counted", c.condition)
+		assert.Equal(t, c.condition == cluster.CaughtUp, row.Uncounted, c.condition)
 	}
+}
+
+// TestCaughtUp: what a subscription reads that has caught up is counted if it is charged to a
+// limit, and then it is shown with that limit.
+func TestCaughtUp(t *testing.T) {
+	sub := func(name string, n int64, caughtUp bool, change func(*dispatch.SubscriptionStats)) dispatch.SubscriptionStats {
+		s := used(orders, name, n)
+		s.CaughtUp = caughtUp
+		s.Limits[0].Bypassed = caughtUp
+		change(&s)
+		return s
+	}
+	aggregate := func(s *dispatch.SubscriptionStats) {
+		s.Limits = append(s.Limits, dispatch.LimitStats{
+			Key: "public/default", Reason: dispatch.ReasonNamespaceMessages, Rate: 1000, Granted: s.Limits[0].Granted,
+		})
+	}
+	topic, namespace := cluster.Limit{Reason: dispatch.ReasonMessages, Rate: 100}, cluster.Limit{Reason: dispatch.ReasonNamespaceMessages, Rate: 1000}
+	for name, c := range map[string]struct {
+		change    func(*dispatch.SubscriptionStats)
+		limit     cluster.Limit
+		uncounted bool
+	}{
+		"nothing is charged":  {func(*dispatch.SubscriptionStats) {}, topic, true},
+		"an older record":     {func(s *dispatch.SubscriptionStats) { s.Exempt, s.Limits[0].Bypassed = true, false }, topic, true},
+		"caughtUp.throttle":   {func(s *dispatch.SubscriptionStats) { s.Limits[0].Bypassed = false }, topic, false},
+		"an aggregate limit":  {aggregate, namespace, false},
+		"it has no limit":     {func(s *dispatch.SubscriptionStats) { s.Limits = nil }, cluster.Limit{}, true},
+		"its limit in shadow": {func(s *dispatch.SubscriptionStats) { aggregate(s); s.Limits[1].Shadow = true }, topic, true},
+	} {
+		st := cluster.NewState()
+		for n := range 20 {
+			publish(st, "a", at(float64(n)), sub("billing", int64(10*n), true, c.change))
+			rows(st, at(float64(n)))
+		}
+		row := rows(st, at(19))[0]
+		s := row.Subscriptions[0]
+		assert.Equal(t, cluster.CaughtUp, row.Condition, name)
+		assert.Equal(t, c.uncounted, row.Uncounted, name)
+		assert.Equal(t, c.uncounted, s.Uncounted, name)
+		assert.Equal(t, c.limit, row.Limit, name)
+		assert.Equal(t, c.limit, s.Limit, name)
+		points := st.Points(orders, 0, at(19))
+		requests := points.Requests[len(points.Requests)-1]
+		if c.uncounted {
+			assert.False(t, row.Rate.Known(), name)
+			assert.False(t, s.Rate.Known(), name)
+			assert.True(t, math.IsNaN(float64(requests)), name)
+		} else {
+			assert.InDelta(t, 10, float64(row.Rate), 1e-9, name)
+			assert.InDelta(t, 10, float64(s.Rate), 1e-9, name)
+			assert.InDelta(t, 1, requests, 1e-6, name)
+		}
+		if len(s.Limit.Reason) > 0 {
+			publish(st, "a", at(20))
+			row = rows(st, at(20))[0]
+			assert.Equal(t, cluster.Idle, row.Condition, name)
+			assert.Zero(t, row.Rate, "%s: idle, and known to be", name)
+		}
+	}
+
+	// Beside one that has not caught up, the topic is shown with the limit that this one waits for.
+	st := cluster.NewState()
+	for n := range int64(3) {
+		publish(st, "r", at(float64(n)), sub("a", 30*n, true, aggregate), sub("b", 10*n, false, aggregate))
+	}
+	row := rows(st, at(2))[0]
+	assert.Equal(t, topic, row.Limit)
+	assert.InDelta(t, 10, float64(row.Rate), 1e-9, "permits of that limit")
+	a, b := row.Subscriptions[0], row.Subscriptions[1]
+	assert.Equal(t, namespace, a.Limit)
+	assert.InDelta(t, 30, float64(a.Rate), 1e-9)
+	assert.False(t, a.Share.Known(), "it has none")
+	assert.Equal(t, topic, b.Limit)
+	assert.EqualValues(t, 1, b.Share)
 }
 
 // TestStale: a replica that publishes no more is not counted, and forgotten after ten minutes.

@@ -78,7 +78,7 @@ func (t *track) add(r *Row, now time.Time, gap int64) {
 	var requests sum
 	for i := range r.Subscriptions {
 		s := &r.Subscriptions[i]
-		if s.Condition != Stale && s.Condition != CaughtUp && s.Limit.Reason != "" {
+		if s.Condition != Stale && !s.Uncounted {
 			requests.add(float64(s.Requests))
 		}
 		m := t.sum[s.label()]

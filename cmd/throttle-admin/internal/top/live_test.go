@@ -117,6 +117,24 @@ func TestOverviewPage(t *testing.T) {
 	assert.Contains(t, strings.Split(screen(m), "\n")[3], "/t49")
 }
 
+// TestNotCounted: of two topics that have caught up, the one that is charged to its limit has a
+// rate.
+func TestNotCounted(t *testing.T) {
+	caughtUp := func(name string, bypassed bool) dispatch.SubscriptionStats {
+		return dispatch.SubscriptionStats{
+			Topic: "kafka://public/default/" + name, Subscription: "billing", CaughtUp: true,
+			Limits: []dispatch.LimitStats{{Key: "k", Reason: dispatch.ReasonMessages, Rate: 100, Bypassed: bypassed}},
+		}
+	}
+	m := open(t, caughtUp("free", true), caughtUp("paid", false))
+	press(m, "/", "c", "a", "u", "g", "h", "t", "enter")
+	assert.Regexp(t, `/free +caught up +not counted +100/s `, screen(m))
+	assert.Regexp(t, `/paid +caught up +- +100/s `, screen(m), "of one record")
+	press(m, "enter")
+	assert.Regexp(t, `rate +not counted of 100/s `, screen(m))
+	assert.Regexp(t, `billing +caught up +not counted`, screen(m))
+}
+
 // TestSizes: whatever the size of the terminal and the names, each page fits, and no name acts on
 // the terminal.
 func TestSizes(t *testing.T) {

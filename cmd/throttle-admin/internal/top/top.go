@@ -38,8 +38,8 @@ limit, how long calls wait, the backlog, and when it will be gone. On a terminal
 filter, open a topic, explain it, and pause it after a confirmation; ? lists them.
 
 Rates, backlogs and waits are those that replicas publish once a second; the live view reads
-them every 2.5 seconds. Unknown values are shown as -. A subscription that has caught up is not
-counted.`,
+them every 2.5 seconds. Unknown values are shown as -. What is charged to no limit is not counted,
+such as most messages of a subscription that has caught up.`,
 		Example: `  throttle-admin top
   throttle-admin top --filter 'orders throttled' --sort backlog
   throttle-admin top --once
@@ -209,7 +209,7 @@ var columns = []string{"TOPIC", "CONDITION", "RATE", "LIMIT", "WAIT P99", "BACKL
 // cells are what a table shows of a topic.
 func cells(r cluster.Row, now time.Time) []string {
 	return []string{
-		r.Topic, condition(r.Condition, r.Since, now), rate(r, r.Rate), limit(r), seconds(r.WaitP99),
+		r.Topic, condition(r.Condition, r.Since, now), rate(r.Rate, r.Limit, r.Uncounted), limit(r), seconds(r.WaitP99),
 		number(r.Backlog), ago(r.BehindSince, now), seconds(r.DrainedIn), fmt.Sprint(r.Replicas),
 	}
 }
@@ -221,15 +221,15 @@ func condition(c cluster.Condition, since, now time.Time) string {
 	return string(c)
 }
 
-// rate is what is counted of a row; caught-up subscriptions are not.
-func rate(r cluster.Row, n cluster.Number) string {
-	if r.Condition == cluster.CaughtUp {
+// rate is that of a topic or a subscription. What is charged to no limit is not counted.
+func rate(n cluster.Number, l cluster.Limit, uncounted bool) string {
+	switch {
+	case uncounted:
 		return "not counted"
-	}
-	if !n.Known() {
+	case !n.Known():
 		return "-"
 	}
-	return number(n) + unit(r.Limit)
+	return number(n) + unit(l)
 }
 
 func limit(r cluster.Row) string {

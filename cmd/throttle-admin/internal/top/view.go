@@ -104,7 +104,7 @@ type column struct {
 var overviewColumns = []column{
 	{"TOPIC", 0, 0, func(r cluster.Row, _ time.Time) string { return r.Topic }},
 	{"CONDITION", 13, 27, func(r cluster.Row, _ time.Time) string { return string(r.Condition) }},
-	{"RATE", 11, 44, func(r cluster.Row, _ time.Time) string { return rate(r, r.Rate) }},
+	{"RATE", 11, 44, func(r cluster.Row, _ time.Time) string { return rate(r.Rate, r.Limit, r.Uncounted) }},
 	{"LIMIT", 9, 64, func(r cluster.Row, _ time.Time) string { return limit(r) }},
 	{"WAIT P99", 8, 100, func(r cluster.Row, _ time.Time) string { return seconds(r.WaitP99) }},
 	{"BACKLOG", 8, 52, func(r cluster.Row, _ time.Time) string { return number(r.Backlog) }},
@@ -161,7 +161,7 @@ func (m *model) topicLines() []string {
 		lines = append(lines, fit(fmt.Sprintf("%-10s %s", label, fmt.Sprintf(format, args...)), m.width))
 	}
 	add("condition", "%s", condition(r.Condition, r.Since, m.data.Time))
-	add("rate", "%s of %s (%s)", rate(r, r.Rate), limit(r), r.Limit.Reason)
+	add("rate", "%s of %s (%s)", rate(r.Rate, r.Limit, r.Uncounted), limit(r), r.Limit.Reason)
 	add("backlog", "%s, behind for %s, drained in %s", number(r.Backlog), ago(r.BehindSince, m.data.Time), seconds(r.DrainedIn))
 	add("waits", "%d calls now, 99 %% up to %s", r.Waiting, seconds(r.WaitP99))
 	add("replicas", "%d", r.Replicas)
@@ -173,7 +173,7 @@ func (m *model) topicLines() []string {
 		if s.Owner != "" {
 			name += " " + s.Owner
 		}
-		counted := rate(cluster.Row{Condition: s.Condition, Limit: s.Limit}, s.Rate)
+		counted := rate(s.Rate, s.Limit, s.Uncounted)
 		share := "-"
 		if s.Share.Known() {
 			share = fmt.Sprintf("%.0f %%", 100*s.Share)

@@ -23,6 +23,11 @@ export function perSecond(x, limit) {
   return (bytes(limit) ? size(x) : number(x)) + "/s";
 }
 
+// rateText is the rate of a topic or a subscription. What is charged to no limit is not counted.
+export function rateText(row) {
+  return row.uncounted ? "not counted" : perSecond(row.rate, row.limit);
+}
+
 export function bytes(limit) {
   return Boolean(limit && limit.limit.endsWith("byte rate"));
 }

@@ -1,7 +1,7 @@
 // The overview: topics by how hard they are throttled.
 import { el, fill, condition, off, value, json, table, text, tile } from "./dom.js";
 import { set } from "./console.js";
-import { duration, limitText, number, perSecond, short, since, timeText } from "./format.js";
+import { duration, limitText, number, rateText, short, since, timeText } from "./format.js";
 
 const columns = [
   ["Topic", "topic"], ["Condition", "throttled"], ["Rate", "rate", "number"], ["Limit", "limit", "number"], ["Waiting", "waiting", "number"],
@@ -69,10 +69,10 @@ export const overview = {
       fill(body, [table(columns.map(([title, , c]) => [title, c]), o.rows.map(r => [r.topic, [
         el("a", { href: "/topic?topic=" + encodeURIComponent(r.topic) }, short(r.topic)),
         condition(r.condition, r.condition === "stale" ? "stale since " + timeText(r.since) : ""),
-        r.condition === "caught up" ? "not counted" : value(perSecond(r.rate, r.limit)),
+        value(rateText(r)),
         r.several ? "several" : limitText(r.limit), number(r.waiting), value(duration(r.waitP99)), value(number(r.backlog)),
         since(r.behindSince, now), r.behindSince ? value(duration(r.drainedIn)) : "",
-        r.subscriptions.slice(0, 5).map(s => el("div", {}, short(s.subscription, 60) + " ", s.condition === "caught up" ? condition("caught up", "not counted") : s.share === null ? value("unknown") : Math.round(100 * s.share) + " %"))
+        r.subscriptions.slice(0, 5).map(s => el("div", {}, short(s.subscription, 60) + " ", s.uncounted ? condition(s.condition, "not counted") : s.share === null ? value("unknown") : Math.round(100 * s.share) + " %"))
           .concat(r.subscriptions.length > 5 ? el("div", {}, "and " + (r.subscriptions.length - 5) + " more") : []),
         number(r.replicas),
       ]]), "Topics")]);

@@ -3,7 +3,7 @@ import { el, fill, condition, value, json, table, meter, command, derived, tile 
 import { overviewURL } from "./console.js";
 import { Plots, limitColor } from "./plots.js";
 import { changeTexts } from "./history.js";
-import { duration, limitText, number, perSecond, shell, short, since, timeText } from "./format.js";
+import { duration, limitText, number, rateText, shell, short, since, timeText } from "./format.js";
 
 export const topic = {
   page: "topic",
@@ -45,7 +45,7 @@ export const topic = {
       }
       fill(state, [el("ul", { class: "tiles" },
         tile(condition(r.condition, r.condition === "stale" ? "stale since " + timeText(r.since) : ""), "condition"),
-        derived(r.condition === "caught up" ? "not counted" : value(perSecond(r.rate, r.limit)), "rate", "Differences of the counters of permits, of all replicas, smoothed over 3 s. What a caught-up subscription reads is not counted."),
+        derived(value(rateText(r)), "rate", "Differences of the counters of permits, of all replicas, smoothed over 3 s. What is charged to no limit is not counted: most limits do not apply to a subscription that has caught up."),
         derived(r.several ? "several" : limitText(r.limit), r.limit ? r.limit.limit : "limit", "The lowest limit that all subscriptions have, of messages if there is one, and not in shadow mode if there is one."),
         derived(value(number(r.backlog)), "backlog", "Of a Kafka subscription, the sum of what consumers report for their partitions; else the largest, since each reports the whole subscription."),
         tile(since(r.behindSince, now) || "not behind", "behind for"),
@@ -55,7 +55,7 @@ export const topic = {
       fill(subscriptions, [table([["Subscription"], ["Condition"], ["Rate", "number"], ["Limit", "number"], ["Share"], ["Waiting", "number"], ["Wait p99", "number"], ["Backlog", "number"], ["Drained in", "number"], ["Waits for"]],
         r.subscriptions.map(s => [s.subscription + "\n" + (s.owner || ""), [
           short(s.subscription) + (s.owner ? " (" + short(s.owner) + ")" : ""), condition(s.condition),
-          s.condition === "caught up" ? "not counted" : value(perSecond(s.rate, s.limit)), limitText(s.limit), meter(s.share, "share of " + short(s.subscription, 60)),
+          value(rateText(s)), limitText(s.limit), meter(s.share, "share of " + short(s.subscription, 60)),
           number(s.waiting), value(duration(s.waitP99)), value(number(s.backlog)), s.behindSince ? value(duration(s.drainedIn)) : "",
           short(s.reason || ""),
         ]]), "Subscriptions")]);
