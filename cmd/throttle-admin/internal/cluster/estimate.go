@@ -12,6 +12,7 @@ type estimate struct {
 	backlogs []sample // of the last trend, the oldest first
 	waits    [waitWindows]dispatch.Histogram
 	window   int64 // number of the window that counts now
+	known    bool  // a replica has had two records, so that waits are known
 	p99      Number
 	changed  bool // the waits, since p99 was computed
 }
@@ -32,6 +33,7 @@ const (
 
 // addWaits counts waits that ended before now.
 func (e *estimate) addWaits(h dispatch.Histogram, now time.Time) {
+	e.known = true
 	if h.Count == 0 {
 		return
 	}
@@ -44,7 +46,7 @@ func (e *estimate) addWaits(h dispatch.Histogram, now time.Time) {
 func (e *estimate) turn(now time.Time) {
 	n := now.UnixNano() / int64(waitWindow)
 	if n < e.window { // the clock was set back
-		*e = estimate{window: n}
+		*e = estimate{window: n, known: e.known}
 	}
 	for e.window = max(e.window, n-waitWindows); e.window < n; e.changed = true {
 		e.window++
@@ -55,6 +57,9 @@ func (e *estimate) turn(now time.Time) {
 // waitP99 returns the length, in seconds, that 99 % of the waits of the last minute or so do not
 // exceed; 0 without any.
 func (e *estimate) waitP99(now time.Time) Number {
+	if !e.known {
+		return Unknown
+	}
 	if e.turn(now); e.changed {
 		var all dispatch.Histogram
 		for _, h := range e.waits {

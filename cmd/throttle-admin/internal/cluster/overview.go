@@ -35,7 +35,7 @@ var sorts = map[string]func(a, b *Row, sign int) int{
 	"throttled": func(a, b *Row, sign int) int {
 		// Calls by powers of two: rows would not stand still.
 		return cmp.Or(sign*cmp.Compare(a.Condition.rank(), b.Condition.rank()), falling(a.WaitP99, b.WaitP99, sign),
-			sign*cmp.Compare(bits.Len(uint(b.Waiting)), bits.Len(uint(a.Waiting))),
+			falling(powerOfTwo(a.Waiting), powerOfTwo(b.Waiting), sign),
 			falling(a.Backlog, b.Backlog, sign))
 	},
 	"topic": func(a, b *Row, sign int) int { return sign * strings.Compare(a.Topic, b.Topic) },
@@ -43,12 +43,20 @@ var sorts = map[string]func(a, b *Row, sign int) int{
 		return cmp.Or(byUnit(a, b), sign*cmp.Compare(b.Limit.Rate, a.Limit.Rate))
 	},
 	"rate":     func(a, b *Row, sign int) int { return cmp.Or(byUnit(a, b), falling(a.Rate, b.Rate, sign)) },
-	"waiting":  func(a, b *Row, sign int) int { return sign * cmp.Compare(b.Waiting, a.Waiting) },
+	"waiting":  func(a, b *Row, sign int) int { return falling(a.Waiting, b.Waiting, sign) },
 	"wait":     func(a, b *Row, sign int) int { return falling(a.WaitP99, b.WaitP99, sign) },
 	"backlog":  func(a, b *Row, sign int) int { return falling(a.Backlog, b.Backlog, sign) },
 	"behind":   func(a, b *Row, sign int) int { return earlier(a.BehindSince, b.BehindSince, sign) },
 	"drained":  func(a, b *Row, sign int) int { return falling(a.DrainedIn, b.DrainedIn, sign) },
 	"replicas": func(a, b *Row, sign int) int { return sign * cmp.Compare(b.Replicas, a.Replicas) },
+}
+
+// powerOfTwo is the exponent of the next power of two above a number.
+func powerOfTwo(n Number) Number {
+	if !n.Known() {
+		return n
+	}
+	return Number(bits.Len(uint(n)))
 }
 
 // byUnit compares units: messages come before bytes, and these before what has no limit.
@@ -110,7 +118,7 @@ type Overview struct {
 type Totals struct {
 	Topics     int               `json:"topics"`
 	Conditions map[Condition]int `json:"conditions"` // topics in each
-	Waiting    int               `json:"waiting"`    // calls
+	Waiting    int               `json:"waiting"`    // calls, as far as it is known
 	Backlog    Number            `json:"backlog"`    // messages, as far as it is known
 	Replicas   int               `json:"replicas"`
 	More       int               `json:"more,omitempty"` // subscriptions that are not published
@@ -130,7 +138,9 @@ func (st *State) Overview(q Query, now time.Time) Overview {
 	rows := make([]*Row, 0, len(st.topics))
 	for _, t := range st.topics {
 		o.Totals.Conditions[t.row.Condition]++
-		o.Totals.Waiting += t.row.Waiting
+		if t.row.Waiting.Known() {
+			o.Totals.Waiting += int(t.row.Waiting)
+		}
 		if t.row.Backlog.Known() {
 			backlog.add(float64(t.row.Backlog))
 		}

@@ -33,19 +33,22 @@ var Conditions = []Condition{Unavailable, Throttled, Paused, Stale, Flowing, Unp
 // rank is the place of a condition in Conditions.
 func (c Condition) rank() int { return slices.Index(Conditions, c) }
 
-// A Row is what an overview shows of a topic.
+// A Row is what an overview shows of a topic. What no field says is unknown: without a Limit, it
+// may be Unlimited or not, and without BehindSince, NotBehind or not.
 type Row struct {
 	Topic         string            `json:"topic"`
 	Condition     Condition         `json:"condition"`
 	Since         time.Time         `json:"since,omitzero"`      // stale
 	Limit         Limit             `json:"limit,omitzero"`      // that all subscriptions share
 	Several       bool              `json:"several,omitempty"`   // all have limits, but share none
+	Unlimited     bool              `json:"unlimited,omitempty"` // none has a limit
 	Rate          Number            `json:"rate"`                // permits of that limit a second
 	Uncounted     bool              `json:"uncounted,omitempty"` // no subscription is charged to it
-	Waiting       int               `json:"waiting"`
-	Backlog       Number            `json:"backlog"` // messages
+	Waiting       Number            `json:"waiting"`             // calls
+	Backlog       Number            `json:"backlog"`             // messages
 	BehindSince   time.Time         `json:"behindSince,omitzero"`
-	DrainedIn     Number            `json:"drainedIn"` // seconds; unknown if it does not shrink
+	NotBehind     bool              `json:"notBehind,omitempty"`
+	DrainedIn     Number            `json:"drainedIn"` // seconds; 0 = not behind
 	WaitP99       Number            `json:"waitP99"`   // seconds, of calls that had to wait
 	Replicas      int               `json:"replicas"`
 	Subscriptions []SubscriptionRow `json:"subscriptions"`
@@ -59,15 +62,17 @@ type SubscriptionRow struct {
 	Since        time.Time       `json:"since,omitzero"`   // stale
 	Reason       dispatch.Reason `json:"reason,omitempty"` // why calls wait
 	Limit        Limit           `json:"limit,omitzero"`
+	Unlimited    bool            `json:"unlimited,omitempty"`
 	Rate         Number          `json:"rate"`
 	Uncounted    bool            `json:"uncounted,omitempty"` // messages are not charged to the limit
 	Share        Number          `json:"share"`               // of the topic's rate, 0 to 1
 	Requests     Number          `json:"requests"`            // to the permit store, a second
 	Backlog      Number          `json:"backlog"`
 	BehindSince  time.Time       `json:"behindSince,omitzero"`
+	NotBehind    bool            `json:"notBehind,omitempty"`
 	DrainedIn    Number          `json:"drainedIn"`
 	WaitP99      Number          `json:"waitP99"`
-	Waiting      int             `json:"waiting"`
+	Waiting      Number          `json:"waiting"`
 	Replicas     int             `json:"replicas"`
 
 	key      string // of the limit
@@ -136,7 +141,7 @@ func (n Number) Most(m Number) Number {
 // look brings the row of a topic to now.
 func (t *topic) look(name string, now time.Time) {
 	row := Row{
-		Topic: name, Condition: Stale, Rate: Unknown, Backlog: Unknown, DrainedIn: Unknown, WaitP99: Unknown,
+		Topic: name, Condition: Stale, Rate: Unknown, Waiting: Unknown, Backlog: Unknown, DrainedIn: Unknown, WaitP99: Unknown,
 		Subscriptions: t.row.Subscriptions[:0],
 	}
 	var shared sharedLimits
@@ -152,8 +157,13 @@ func (t *topic) look(name string, now time.Time) {
 					row.Replicas++
 				}
 			}
+			if s.Condition != Unpublished {
+				s.WaitP99 = g.estimate.waitP99(now)
+			}
+			if !s.NotBehind {
+				s.DrainedIn = g.estimate.drainedIn()
+			}
 		}
-		s.DrainedIn, s.WaitP99 = g.estimate.drainedIn(), g.estimate.waitP99(now)
 		row.add(s)
 	}
 	for _, g := range t.groups {
@@ -251,7 +261,7 @@ func (t *topic) count(shared *sharedLimits) {
 	if shown >= 0 {
 		r.Limit = limits[shown].view()
 	} else {
-		r.Several = shared.any
+		r.Several, r.Unlimited = shared.any, r.Replicas > 0 && !shared.any
 	}
 	var total sum
 	for i := range r.Subscriptions {
@@ -311,20 +321,20 @@ func (r *Row) used() Number {
 	return r.Rate / Number(r.Limit.Rate)
 }
 
-// add adds a subscription.
+// add adds a subscription. A topic is behind if one of them is, and drained when the last one is.
 func (r *Row) add(s SubscriptionRow) {
-	r.Waiting += s.Waiting
-	r.WaitP99 = r.WaitP99.Most(s.WaitP99)
-	if !s.BehindSince.IsZero() {
-		if r.BehindSince.IsZero() { // the topic is drained when its last subscription is
-			r.DrainedIn = s.DrainedIn
-		} else if r.DrainedIn < s.DrainedIn || !s.DrainedIn.Known() {
-			r.DrainedIn = s.DrainedIn
+	if s.Condition != Stale {
+		if r.Condition == Stale { // it is the first that is not
+			r.Waiting, r.DrainedIn, r.NotBehind = 0, 0, true
 		}
-		if r.BehindSince.IsZero() || s.BehindSince.Before(r.BehindSince) {
+		r.Waiting += s.Waiting // a part that is unknown makes the whole unknown
+		r.DrainedIn = max(r.DrainedIn, s.DrainedIn)
+		r.NotBehind = r.NotBehind && s.NotBehind
+		if r.BehindSince.IsZero() || !s.BehindSince.IsZero() && s.BehindSince.Before(r.BehindSince) {
 			r.BehindSince = s.BehindSince
 		}
 	}
+	r.WaitP99 = r.WaitP99.Most(s.WaitP99)
 	switch {
 	case r.Condition == Stale:
 		r.Condition = s.Condition
@@ -343,10 +353,10 @@ func (r *Row) add(s SubscriptionRow) {
 func (g *group) look(sumBacklog bool) SubscriptionRow {
 	s := SubscriptionRow{
 		Subscription: g.subscription, Owner: g.owner, Rate: Unknown, Share: Unknown, Requests: Unknown,
-		Backlog: Unknown, measured: Unknown,
+		Backlog: Unknown, DrainedIn: Unknown, WaitP99: Unknown, Waiting: Unknown, measured: Unknown,
 	}
 	var shown *limit
-	var rate, requests, backlog sum
+	var rate, requests, backlog, waiting sum
 	caughtUp, leftOut, behindSince := true, true, int64(0)
 	for _, p := range g.parts {
 		if !p.live() {
@@ -357,7 +367,9 @@ func (g *group) look(sumBacklog bool) SubscriptionRow {
 		}
 		l := &p.last
 		s.Replicas++
-		s.Waiting += l.Waiting
+		if waiting.add(float64(l.Waiting)); p.leftOut {
+			waiting.add(math.NaN())
+		}
 		caughtUp, leftOut = caughtUp && l.CaughtUp, leftOut && p.leftOut
 		if l.Waiting > 0 || s.Reason == "" {
 			s.Reason = l.Reason
@@ -401,8 +413,11 @@ func (g *group) look(sumBacklog bool) SubscriptionRow {
 	if sumBacklog {
 		s.Backlog = backlog.number()
 	}
+	s.Waiting, s.Unlimited = waiting.number(), shown == nil
 	if behindSince > 0 {
 		s.BehindSince = time.UnixMilli(behindSince)
+	} else if s.NotBehind = caughtUp || s.Backlog.Known(); s.NotBehind {
+		s.DrainedIn = 0
 	}
 	switch {
 	case s.Condition != "":

@@ -376,6 +376,99 @@ func TestStale(t *testing.T) {
 	assert.Empty(t, rows(st, at(5080)), "for an hour")
 }
 
+// TestUnknown: what no record says now is unknown, and neither 0 nor none.
+func TestUnknown(t *testing.T) {
+	st := cluster.NewState()
+	sub := func(name string, change func(*dispatch.SubscriptionStats)) dispatch.SubscriptionStats {
+		s := used(orders, name, 10)
+		change(&s)
+		return s
+	}
+	nothing := func(r cluster.Row) {
+		t.Helper()
+		assert.Equal(t, cluster.Limit{}, r.Limit)
+		assert.False(t, r.Unlimited || r.Several || r.NotBehind || r.Uncounted)
+		for name, n := range map[string]cluster.Number{
+			"rate": r.Rate, "waiting": r.Waiting, "backlog": r.Backlog, "drained": r.DrainedIn, "wait": r.WaitP99,
+		} {
+			assert.False(t, n.Known(), name)
+		}
+		text, err := json.Marshal(r)
+		require.NoError(t, err)
+		assert.Contains(t, string(text), `"waiting":null`)
+	}
+	waits := func(s *dispatch.SubscriptionStats) { s.Waiting, s.Backlog, s.BehindSince = 7, 5000, start.UnixMilli() }
+	for n := range 30 {
+		publish(st, "a", at(float64(n)), sub("billing", func(s *dispatch.SubscriptionStats) { waits(s); s.Backlog -= int64(100 * n) }))
+		st.Tick(at(float64(n)), nil)
+	}
+	row := rows(st, at(29))[0]
+	assert.EqualValues(t, 7, row.Waiting)
+	assert.InDelta(t, 21, float64(row.DrainedIn), 1e-6)
+	assert.Zero(t, row.WaitP99)
+	st.Present(nil, at(30))
+	row = rows(st, at(30))[0]
+	assert.Equal(t, cluster.Stale, row.Condition)
+	assert.Equal(t, at(30), row.Since)
+	nothing(row)
+	s := row.Subscriptions[0]
+	assert.False(t, s.Unlimited || s.Uncounted || s.NotBehind || s.Waiting.Known() || s.DrainedIn.Known() || s.WaitP99.Known())
+	st.Present(nil, at(700))
+	row = rows(st, at(700))[0]
+	assert.Equal(t, cluster.Idle, row.Condition)
+	nothing(row)
+
+	// Of a record that has no room for all, only the limit is known.
+	st = cluster.NewState()
+	publish(st, "a", at(0), sub("billing", waits))
+	assert.False(t, rows(st, at(0))[0].WaitP99.Known(), "one record says nothing about waits")
+	publish(st, "a", at(1), sub("billing", waits))
+	add(st, dispatch.Stats{Replica: "a", Time: at(2).UnixMilli(), More: 7}, at(2))
+	row = rows(st, at(2))[0]
+	assert.Equal(t, cluster.Unpublished, row.Condition)
+	assert.EqualValues(t, 100, row.Limit.Rate)
+	assert.False(t, row.NotBehind || row.Waiting.Known() || row.WaitP99.Known())
+
+	// Without a known backlog, nobody can say whether a subscription is behind.
+	for name, c := range map[string]struct {
+		a, b     int64
+		caughtUp bool // b
+		not      bool
+		since    int64 // a
+		drained  bool  // it is known when
+	}{
+		"both are known":                 {5, 5, false, true, 0, true},
+		"one is not":                     {5, -1, false, false, 0, false},
+		"but caught up":                  {5, -1, true, true, 0, true},
+		"one is behind":                  {5000, 5, false, false, 1, true},
+		"one is behind, one not known":   {5000, -1, false, false, 1, false},
+		"one is behind, one has none":    {5000, 0, true, false, 1, true},
+		"one, of another, is not behind": {-1, 5000, false, false, 0, false},
+	} {
+		st := cluster.NewState()
+		for n := range 20 {
+			shrink := int64(0)
+			if c.since > 0 {
+				shrink = int64(100 * n)
+			}
+			publish(st, "a", at(float64(n)),
+				sub("a", func(s *dispatch.SubscriptionStats) { s.Backlog, s.BehindSince = c.a-shrink, c.since }),
+				sub("b", func(s *dispatch.SubscriptionStats) { s.Backlog, s.CaughtUp = c.b, c.caughtUp }))
+			st.Tick(at(float64(n)), nil)
+		}
+		row := rows(st, at(19))[0]
+		assert.Equal(t, c.not, row.NotBehind, name)
+		assert.Equal(t, c.since > 0, !row.BehindSince.IsZero(), name)
+		assert.Equal(t, c.drained, row.DrainedIn.Known(), name)
+	}
+
+	st = cluster.NewState()
+	publish(st, "a", at(0), sub("billing", func(s *dispatch.SubscriptionStats) { s.Limits = nil }))
+	row = rows(st, at(0))[0]
+	assert.True(t, row.Unlimited)
+	assert.True(t, row.Subscriptions[0].Unlimited)
+}
+
 // TestBacklogs: consumers of Kafka report their partitions, others the whole subscription.
 func TestBacklogs(t *testing.T) {
 	with := func(topic string, backlog, behindSince int64) dispatch.SubscriptionStats {
@@ -488,7 +581,7 @@ func TestWaitP99(t *testing.T) {
 	}
 	counts[0].Buckets[9] = 1000 // before this view began
 	counts[0].Count = 1000
-	assert.Zero(t, report(0))
+	assert.True(t, math.IsNaN(report(0)), "that is known from the next record on")
 	counts[0].Buckets[1] += 99
 	counts[0].Count += 99
 	assert.Equal(t, 0.003, report(1))

@@ -95,7 +95,7 @@ func TestOverviewPage(t *testing.T) {
 	m := open(t)
 	lines := strings.Split(screen(m), "\n")
 	assert.Contains(t, lines[0], "50 topics, 5 throttled, 45 flowing")
-	assert.Regexp(t, `^kafka://public/default/t07 +throttled +- +100/s +7 `, lines[3])
+	assert.Regexp(t, `^kafka://public/default/t07 +throttled +unknown +100/s +7 +- *$`, lines[3])
 	assert.Regexp(t, `/t17 +throttled `, lines[4])
 	press(m, "down", "enter")
 	assert.Contains(t, screen(m), "kafka://public/default/t17\n")
@@ -129,10 +129,24 @@ func TestNotCounted(t *testing.T) {
 	m := open(t, caughtUp("free", true), caughtUp("paid", false))
 	press(m, "/", "c", "a", "u", "g", "h", "t", "enter")
 	assert.Regexp(t, `/free +caught up +not counted +100/s `, screen(m))
-	assert.Regexp(t, `/paid +caught up +- +100/s `, screen(m), "of one record")
+	assert.Regexp(t, `/paid +caught up +unknown +100/s `, screen(m), "of one record")
 	press(m, "enter")
 	assert.Regexp(t, `rate +not counted of 100/s `, screen(m))
 	assert.Regexp(t, `billing +caught up +not counted`, screen(m))
+}
+
+// TestUnknownCells: what is not known looks different from what is 0.
+func TestUnknownCells(t *testing.T) {
+	now := time.Unix(1_800_000_000, 0)
+	unknown := cluster.Row{
+		Topic: "t", Condition: cluster.Stale, Since: now.Add(-time.Minute), Rate: cluster.Unknown, Waiting: cluster.Unknown,
+		Backlog: cluster.Unknown, DrainedIn: cluster.Unknown, WaitP99: cluster.Unknown,
+	}
+	assert.Equal(t, []string{"t", "stale for 1m", "unknown", "unknown", "unknown", "unknown", "unknown", "unknown", "0"}, cells(unknown, now))
+	none := cluster.Row{Topic: "t", Condition: cluster.Idle, Unlimited: true, NotBehind: true, Replicas: 2}
+	assert.Equal(t, []string{"t", "idle", "0/s", "none", "none", "0", "-", "-", "2"}, cells(none, now))
+	behind := cluster.Row{Topic: "t", Condition: cluster.Throttled, BehindSince: now.Add(-time.Second), DrainedIn: cluster.Unknown, Several: true, Uncounted: true}
+	assert.Equal(t, []string{"t", "throttled", "not counted", "several", "none", "0", "1s", "unknown", "0"}, cells(behind, now))
 }
 
 // TestSizes: whatever the size of the terminal and the names, each page fits, and no name acts on

@@ -38,8 +38,8 @@ limit, how long calls wait, the backlog, and when it will be gone. On a terminal
 filter, open a topic, explain it, and pause it after a confirmation; ? lists them.
 
 Rates, backlogs and waits are those that replicas publish once a second; the live view reads
-them every 2.5 seconds. Unknown values are shown as -. What is charged to no limit is not counted,
-such as most messages of a subscription that has caught up.`,
+them every 2.5 seconds. A topic that is not behind has -. What is charged to no limit is not
+counted, such as most messages of a subscription that has caught up.`,
 		Example: `  throttle-admin top
   throttle-admin top --filter 'orders throttled' --sort backlog
   throttle-admin top --once
@@ -210,7 +210,7 @@ var columns = []string{"TOPIC", "CONDITION", "RATE", "LIMIT", "WAIT P99", "BACKL
 func cells(r cluster.Row, now time.Time) []string {
 	return []string{
 		r.Topic, condition(r.Condition, r.Since, now), rate(r.Rate, r.Limit, r.Uncounted), limit(r), seconds(r.WaitP99),
-		number(r.Backlog), ago(r.BehindSince, now), seconds(r.DrainedIn), fmt.Sprint(r.Replicas),
+		number(r.Backlog), behind(r, now), drained(r), fmt.Sprint(r.Replicas),
 	}
 }
 
@@ -227,18 +227,22 @@ func rate(n cluster.Number, l cluster.Limit, uncounted bool) string {
 	case uncounted:
 		return "not counted"
 	case !n.Known():
-		return "-"
+		return unknown
 	}
 	return number(n) + unit(l)
 }
+
+const unknown = "unknown"
 
 func limit(r cluster.Row) string {
 	l := r.Limit
 	switch {
 	case r.Several:
 		return "several"
+	case r.Unlimited:
+		return "none"
 	case l.Reason == "":
-		return "-"
+		return unknown
 	case l.Shadow:
 		return number(cluster.Number(l.Rate)) + unit(l) + " (shadow)"
 	}
@@ -257,7 +261,7 @@ func number(n cluster.Number) string {
 	x := float64(n)
 	switch {
 	case !n.Known():
-		return "-"
+		return unknown
 	case x >= 1e12:
 		return output.Number(x/1e12) + "T"
 	case x >= 1e9:
@@ -273,18 +277,36 @@ func number(n cluster.Number) string {
 // seconds writes a number of seconds.
 func seconds(n cluster.Number) string {
 	switch {
-	case !n.Known() || n == 0:
-		return "-"
+	case !n.Known():
+		return unknown
+	case n == 0:
+		return "none"
 	case n < 60:
 		return output.Seconds(float64(n))
 	}
 	return policy.Duration(time.Duration(float64(n) * 1e9).Round(time.Second)).String()
 }
 
-// ago writes how long ago a time is.
-func ago(t, now time.Time) string {
-	if t.IsZero() {
+// behind writes for how long a topic is behind.
+func behind(r cluster.Row, now time.Time) string {
+	switch {
+	case r.NotBehind:
+		return "-"
+	case r.BehindSince.IsZero():
+		return unknown
+	}
+	return ago(r.BehindSince, now)
+}
+
+// drained writes when a topic will not be behind.
+func drained(r cluster.Row) string {
+	if r.NotBehind {
 		return "-"
 	}
+	return seconds(r.DrainedIn)
+}
+
+// ago writes how long ago a time is.
+func ago(t, now time.Time) string {
 	return policy.Duration(max(0, now.Sub(t)).Round(time.Second)).String()
 }

@@ -108,8 +108,8 @@ var overviewColumns = []column{
 	{"LIMIT", 9, 64, func(r cluster.Row, _ time.Time) string { return limit(r) }},
 	{"WAIT P99", 8, 100, func(r cluster.Row, _ time.Time) string { return seconds(r.WaitP99) }},
 	{"BACKLOG", 8, 52, func(r cluster.Row, _ time.Time) string { return number(r.Backlog) }},
-	{"BEHIND", 8, 110, func(r cluster.Row, now time.Time) string { return ago(r.BehindSince, now) }},
-	{"DRAINED", 8, 76, func(r cluster.Row, _ time.Time) string { return seconds(r.DrainedIn) }},
+	{"BEHIND", 8, 110, func(r cluster.Row, now time.Time) string { return behind(r, now) }},
+	{"DRAINED", 8, 76, func(r cluster.Row, _ time.Time) string { return drained(r) }},
 	{"REPLICAS", 8, 120, func(r cluster.Row, _ time.Time) string { return fmt.Sprint(r.Replicas) }},
 }
 
@@ -162,11 +162,11 @@ func (m *model) topicLines() []string {
 	}
 	add("condition", "%s", condition(r.Condition, r.Since, m.data.Time))
 	add("rate", "%s of %s (%s)", rate(r.Rate, r.Limit, r.Uncounted), limit(r), r.Limit.Reason)
-	add("backlog", "%s, behind for %s, drained in %s", number(r.Backlog), ago(r.BehindSince, m.data.Time), seconds(r.DrainedIn))
-	add("waits", "%d calls now, 99 %% up to %s", r.Waiting, seconds(r.WaitP99))
+	add("backlog", "%s, behind for %s, drained in %s", number(r.Backlog), behind(r, m.data.Time), drained(r))
+	add("waits", "%s calls now, 99 %% up to %s", number(r.Waiting), seconds(r.WaitP99))
 	add("replicas", "%d", r.Replicas)
 	add("", "%s", sparkline(m.rates, r.Limit.Rate, m.width-11))
-	lines = append(lines, "", faint.Render(fit(fmt.Sprintf("%-24s %-10s %-11s %-6s %s",
+	lines = append(lines, "", faint.Render(fit(fmt.Sprintf("%-24s %-10s %-11s %-7s %s",
 		"SUBSCRIPTION", "CONDITION", "RATE", "SHARE", ""), m.width)))
 	for _, s := range r.Subscriptions {
 		name := s.Subscription
@@ -174,12 +174,15 @@ func (m *model) topicLines() []string {
 			name += " " + s.Owner
 		}
 		counted := rate(s.Rate, s.Limit, s.Uncounted)
-		share := "-"
-		if s.Share.Known() {
+		share := unknown
+		switch {
+		case s.Uncounted:
+			share = "-"
+		case s.Share.Known():
 			share = fmt.Sprintf("%.0f %%", 100*s.Share)
 		}
 		line := pad(name, 24, true) + " " + colors[s.Condition].Render(pad(string(s.Condition), 10, false)) +
-			" " + pad(counted, 11, false) + " " + pad(share, 6, false) + " " + bar(s.Share, m.width-56)
+			" " + pad(counted, 11, false) + " " + pad(share, 7, false) + " " + bar(s.Share, m.width-57)
 		lines = append(lines, line)
 		if s.Reason != "" {
 			lines = append(lines, faint.Render(fit("  waits: "+string(s.Reason), m.width)))

@@ -32,9 +32,20 @@ export function bytes(limit) {
   return Boolean(limit && limit.limit.endsWith("byte rate"));
 }
 
-export function limitText(limit) {
-  if (!limit) return "none";
-  return perSecond(limit.rate, limit) + (limit.shadow ? " (shadow)" : "");
+// limitText is the limit of a topic or a subscription.
+export function limitText(row) {
+  if (row.limit) return perSecond(row.limit.rate, row.limit) + (row.limit.shadow ? " (shadow)" : "");
+  return row.several ? "several" : row.unlimited ? "none" : "unknown";
+}
+
+// behindText is for how long a topic or a subscription is behind.
+export function behindText(row, now) {
+  return row.behindSince ? since(row.behindSince, now) : row.notBehind ? "not behind" : "unknown";
+}
+
+// drainedText is when it will not be behind.
+export function drainedText(row) {
+  return row.notBehind ? "not behind" : duration(row.drainedIn);
 }
 
 export function duration(seconds) {

@@ -3,7 +3,7 @@ import { el, fill, condition, value, json, table, meter, command, derived, tile 
 import { overviewURL } from "./console.js";
 import { Plots, limitColor } from "./plots.js";
 import { changeTexts } from "./history.js";
-import { duration, limitText, number, rateText, shell, short, since, timeText } from "./format.js";
+import { behindText, drainedText, duration, limitText, number, rateText, shell, short, timeText } from "./format.js";
 
 export const topic = {
   page: "topic",
@@ -46,17 +46,17 @@ export const topic = {
       fill(state, [el("ul", { class: "tiles" },
         tile(condition(r.condition, r.condition === "stale" ? "stale since " + timeText(r.since) : ""), "condition"),
         derived(value(rateText(r)), "rate", "Differences of the counters of permits, of all replicas, smoothed over 3 s. What is charged to no limit is not counted: most limits do not apply to a subscription that has caught up."),
-        derived(r.several ? "several" : limitText(r.limit), r.limit ? r.limit.limit : "limit", "The lowest limit that all subscriptions have, of messages if there is one, and not in shadow mode if there is one."),
+        derived(value(limitText(r)), r.limit ? r.limit.limit : "limit", "The lowest limit that all subscriptions have, of messages if there is one, and not in shadow mode if there is one."),
         derived(value(number(r.backlog)), "backlog", "Of a Kafka subscription, the sum of what consumers report for their partitions; else the largest, since each reports the whole subscription."),
-        tile(since(r.behindSince, now) || "not behind", "behind for"),
-        derived(r.behindSince ? value(duration(r.drainedIn)) : "-", "drained in", "The backlog, divided by how fast it has shrunk in the last minute, of the subscription that is last. Unknown if it does not shrink, or before ten seconds."),
+        tile(value(behindText(r, now)), "behind for"),
+        derived(value(drainedText(r)), "drained in", "The backlog, divided by how fast it has shrunk in the last minute, of the subscription that is last. Unknown if it does not shrink, or before ten seconds."),
         derived(value(duration(r.waitP99)), "wait, 99 %", "The bound of the bucket with the wait that 99 % do not exceed: of calls that had to wait and were served in the last minute. A call that waits still has no time yet: see waiting."),
         tile(number(r.replicas), "replicas"))]);
       fill(subscriptions, [table([["Subscription"], ["Condition"], ["Rate", "number"], ["Limit", "number"], ["Share"], ["Waiting", "number"], ["Wait p99", "number"], ["Backlog", "number"], ["Drained in", "number"], ["Waits for"]],
         r.subscriptions.map(s => [s.subscription + "\n" + (s.owner || ""), [
           short(s.subscription) + (s.owner ? " (" + short(s.owner) + ")" : ""), condition(s.condition),
-          value(rateText(s)), limitText(s.limit), meter(s.share, "share of " + short(s.subscription, 60)),
-          number(s.waiting), value(duration(s.waitP99)), value(number(s.backlog)), s.behindSince ? value(duration(s.drainedIn)) : "",
+          value(rateText(s)), value(limitText(s)), s.uncounted ? "-" : meter(s.share, "share of " + short(s.subscription, 60)),
+          value(number(s.waiting)), value(duration(s.waitP99)), value(number(s.backlog)), value(drainedText(s)),
           short(s.reason || ""),
         ]]), "Subscriptions")]);
     }
