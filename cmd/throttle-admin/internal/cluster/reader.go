@@ -17,6 +17,7 @@ type Reader struct {
 	store   dispatch.PermitStore
 	cluster string
 	every   time.Duration
+	ask     func(context.Context) error // the policy store; nil = nobody asks it
 
 	turn int             // of the records that are not on view; used by Run only
 	bad  map[string]bool // replicas whose records could not be read last; likewise
@@ -33,10 +34,10 @@ type Reader struct {
 
 // A Status says how well a Reader can read.
 type Status struct {
-	Unread     bool      `json:"unread,omitempty"`     // nothing has been read yet
-	Since      time.Time `json:"since,omitzero"`       // since when the permit store cannot be read
-	Error      string    `json:"error,omitempty"`      // why
-	Unreadable string    `json:"unreadable,omitempty"` // why a status record cannot be read
+	Outage            // of the permit store
+	Unread     bool   `json:"unread,omitempty"`     // nothing has been read yet
+	Unreadable string `json:"unreadable,omitempty"` // why a status record cannot be read
+	Policies   Outage `json:"policies,omitzero"`    // of the policy store; see AskPolicies
 }
 
 const (
@@ -58,6 +59,11 @@ func NewReader(store dispatch.PermitStore, cluster string, every time.Duration) 
 
 // Run reads until ctx ends.
 func (r *Reader) Run(ctx context.Context) {
+	var asking sync.WaitGroup
+	defer asking.Wait()
+	if r.ask != nil {
+		asking.Go(func() { r.followPolicies(ctx) })
+	}
 	ticker := time.NewTicker(r.every)
 	defer ticker.Stop()
 	for {
@@ -92,14 +98,11 @@ func (r *Reader) read(ctx context.Context) {
 	for _, s := range records {
 		r.state.Add(s, now)
 	}
+	r.status.note(err, now)
 	if err != nil {
-		if r.status.Error == "" {
-			r.status.Since = now
-		}
-		r.status.Error = err.Error()
 		return
 	}
-	r.status, r.replicas = Status{Unreadable: r.unreadable()}, len(names)
+	r.status.Unread, r.status.Unreadable, r.replicas = false, r.unreadable(), len(names)
 	r.state.Present(slices.DeleteFunc(names, func(name string) bool { return r.bad[name] }), now)
 	r.state.Tick(now, r.onView(now))
 }

@@ -203,6 +203,62 @@ func TestReaderWithoutStore(t *testing.T) {
 	})
 }
 
+// TestPoliciesUnreachable: while the policy store does not answer, the status says since when, and
+// all else goes on.
+func TestPoliciesUnreachable(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &watched{Store: memory.New()}
+		ctx, cancel := context.WithCancel(t.Context())
+		var mu sync.Mutex
+		var down error
+		hangs := false
+		set := func(err error, hang bool) {
+			mu.Lock()
+			defer mu.Unlock()
+			down, hangs = err, hang
+		}
+		r := cluster.NewReader(w, "c", time.Second)
+		r.AskPolicies(func(ctx context.Context) error {
+			mu.Lock()
+			defer mu.Unlock()
+			if hangs {
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			return down
+		})
+		var done sync.WaitGroup
+		done.Go(func() { r.Run(ctx) })
+		time.Sleep(10500 * time.Millisecond)
+		assert.Zero(t, r.Status())
+		set(errors.New("connection refused"), false)
+		began := time.Now()
+		for range 30 {
+			time.Sleep(2 * time.Second)
+			status := r.Status()
+			assert.Equal(t, "connection refused", status.Policies.Error)
+			assert.WithinDuration(t, began, status.Policies.Since, 2*time.Second)
+			assert.Empty(t, status.Error, "the permit store can be read")
+		}
+		w.fail(errors.New("out of memory"))
+		time.Sleep(2 * time.Second)
+		status := r.Status()
+		assert.Equal(t, "out of memory", status.Error)
+		assert.Equal(t, "connection refused", status.Policies.Error)
+		w.fail(nil)
+		set(nil, false)
+		time.Sleep(3 * time.Second)
+		assert.Zero(t, r.Status())
+		set(nil, true)
+		began = time.Now()
+		time.Sleep(5 * time.Second)
+		assert.Equal(t, context.DeadlineExceeded.Error(), r.Status().Policies.Error, "it does not answer")
+		assert.WithinDuration(t, began, r.Status().Policies.Since, 2*time.Second)
+		cancel()
+		done.Wait()
+	})
+}
+
 // TestReaderThatReadsRarely: the points of what is not on view are known, too, where there are so
 // many topics that each has a new row at each tenth read only.
 func TestReaderThatReadsRarely(t *testing.T) {

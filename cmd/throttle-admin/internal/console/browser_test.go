@@ -41,6 +41,7 @@ type world struct {
 	store    string
 	url      string
 	redis    *services.RedisProcess
+	etcd     *services.EtcdNode
 	browser  context.Context
 	mu       sync.Mutex
 	requests []string // of the browser
@@ -48,9 +49,8 @@ type world struct {
 }
 
 func newWorld(t *testing.T) *world {
-	node := services.Etcd(t)
-	w := &world{t: t, redis: services.RedisServer(t)}
-	w.store = "etcd://" + node.Endpoint + "/p?create=true"
+	w := &world{t: t, redis: services.RedisServer(t), etcd: services.Etcd(t)}
+	w.store = "etcd://" + w.etcd.Endpoint + "/p?create=true"
 	w.flags = []string{"--policies", w.store, "--permits", w.redis.URL, "--cluster", "eu"}
 	w.admin("set-msg-rate", orders, "100", "--as", "ann", "-m", "the first limit")
 	w.ctx, w.end = context.WithCancel(t.Context())
@@ -303,6 +303,19 @@ func TestBrowser(t *testing.T) {
 	throttletest.Until(t, "the page goes on", func() bool {
 		return !strings.Contains(w.text(), "cannot be read since") && w.plotted("limit") == 100 && w.plotted("time") > restarted
 	})
+
+	// So does etcd. What does not need it goes on meanwhile.
+	w.etcd.Stop()
+	w.until("the policy store cannot be read since")
+	stopped := float64(time.Now().Unix())
+	throttletest.Until(t, "the plot goes on", func() bool { return w.plotted("time") > stopped+3 && w.plotted("limit") == 100 })
+	assert.Contains(t, w.text(), "the policy store cannot be read since")
+	assert.NotContains(t, w.text(), "the permit store cannot be read since")
+	w.etcd.Start()
+	throttletest.Until(t, "the policy store is back", func() bool { return !strings.Contains(w.text(), "cannot be read since") })
+	w.admin("set-msg-rate", orders, "120", "--as", "ann", "-m", "etcd is back")
+	throttletest.Until(t, "the plot has the next limit", func() bool { return w.plotted("limit") == 120 })
+	w.until("etcd is back")
 	assert.Equal(t, 1, eval[int](w, "window.kept"))
 
 	// Keys: Esc goes up, / goes to the filter, which is in the address.

@@ -83,6 +83,7 @@ func CheckAddress(address string) error {
 func Serve(ctx context.Context, a *cli.App, permits dispatch.PermitStore, listen string) (at net.Addr, stop func(), err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	reader, quotas := cluster.NewReader(permits, a.Cluster, time.Second), newQuotaPoints()
+	reader.AskPolicies(a.PingPolicies)
 	app := *a
 	app.Records = (&records{store: permits, cluster: a.Cluster}).read
 	h, wait := newServer(ctx, &app, reader, quotas)

@@ -213,6 +213,21 @@ func TestNoTopics(t *testing.T) {
 	}
 }
 
+// TestWrong: what cannot be reached comes first, also if the line has no room for the reasons.
+func TestWrong(t *testing.T) {
+	now := time.Unix(1_800_000_000, 0)
+	status := cluster.Status{}
+	assert.Empty(t, wrong(status, now))
+	status.Policies = cluster.Outage{Since: now.Add(-3 * time.Second), Error: "no leader"}
+	assert.Equal(t, "policy store not reached for 3s: no leader", wrong(status, now))
+	status.Outage = cluster.Outage{Since: now.Add(-time.Minute), Error: "refused"}
+	assert.Equal(t, "policy store not reached for 3s; permit store not reached for 1m, the values are as old: no leader; refused", wrong(status, now))
+	status.Policies, status.Unread = cluster.Outage{}, true
+	assert.Equal(t, "permit store not reached yet: refused", wrong(status, now))
+	assert.Equal(t, "nothing has been read yet", wrong(cluster.Status{Unread: true}, now))
+	assert.Equal(t, "the record of r", wrong(cluster.Status{Unreadable: "the record of r"}, now))
+}
+
 // TestUnread: before the first read, nothing is said about topics.
 func TestUnread(t *testing.T) {
 	m := &model{

@@ -90,6 +90,9 @@ func (t *top) run(ctx context.Context) error {
 		every = liveEvery
 	}
 	t.reader = cluster.NewReader(permits, t.app.Cluster, every)
+	if t.app.PoliciesURL != "" {
+		t.reader.AskPolicies(t.app.PingPolicies)
+	}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -176,17 +179,29 @@ func table(w *strings.Builder, o cluster.Overview, status cluster.Status) {
 	}
 }
 
-// wrong says what of the cluster cannot be read, if something cannot.
+// wrong says what of the cluster cannot be read, if something cannot: first what and since when,
+// since a terminal may have room for no more, and then why.
 func wrong(s cluster.Status, now time.Time) string {
+	var what, why []string
+	if p := s.Policies; p.Error != "" {
+		what, why = append(what, "policy store not reached for "+ago(p.Since, now)), append(why, p.Error)
+	}
 	switch {
 	case s.Error != "" && s.Unread:
-		return "permit store not reached yet: " + s.Error
+		what, why = append(what, "permit store not reached yet"), append(why, s.Error)
 	case s.Error != "":
-		return fmt.Sprintf("permit store not reached for %s, the values are as old: %s", ago(s.Since, now), s.Error)
+		what = append(what, fmt.Sprintf("permit store not reached for %s, the values are as old", ago(s.Since, now)))
+		why = append(why, s.Error)
 	case s.Unread:
-		return "nothing has been read yet"
+		what = append(what, "nothing has been read yet")
+	case s.Unreadable != "":
+		why = append(why, s.Unreadable)
 	}
-	return s.Unreadable
+	text := strings.Join(what, "; ")
+	if text != "" && len(why) > 0 {
+		text += ": "
+	}
+	return text + strings.Join(why, "; ")
 }
 
 // summary says how the cluster is, whatever the filter.

@@ -2,6 +2,7 @@ package top
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -57,6 +58,25 @@ func TestTop(t *testing.T) {
 	out := admin("top", "--once")
 	assert.Contains(t, out, "1 topic, 1 throttled, ")
 	assert.Regexp(t, `\n`+orders+` +throttled +\S+/s +100/s +\S+ +10k `, out)
+}
+
+// TestTopWithoutPolicies: top goes on without the policy store, and says so.
+func TestTopWithoutPolicies(t *testing.T) {
+	permits, node := services.Patient(services.Redis(t)), services.Etcd(t)
+	once := func() string {
+		status, out, errs := clitest.Run(t.Context(), []cli.Family{Commands}, "top", "--once",
+			"--policies", "etcd://"+node.Endpoint, "--permits", permits, "--cluster", services.Name(t))
+		require.Zero(t, status, errs)
+		assert.Contains(t, out, "0 topics, ")
+		return out
+	}
+	assert.NotContains(t, once(), "not reached")
+	node.Stop()
+	throttletest.Until(t, "the policy store is missed", func() bool {
+		return strings.Contains(once(), "policy store not reached for ")
+	})
+	node.Start()
+	throttletest.Until(t, "it is back", func() bool { return !strings.Contains(once(), "not reached") })
 }
 
 func TestTopFaults(t *testing.T) {

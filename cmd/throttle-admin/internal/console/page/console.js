@@ -115,6 +115,7 @@ function status({ cluster: name, status: s, time }) {
   const say = (key, t) => t ? problems.set(key, t) : problems.delete(key);
   say("store", s.error && (s.unread ? "the permit store could not be read yet: " + s.error :
     "the permit store cannot be read since " + timeText(s.since) + "; the values are as old: " + s.error));
+  say("policies", s.policies && "the policy store cannot be read since " + timeText(s.policies.since) + ": " + s.policies.error);
   say("unread", s.unread && !s.error && "nothing has been read yet");
   say("records", s.unreadable);
   text(live, "as of " + timeText(s.error && s.since ? s.since : time));
