@@ -61,13 +61,17 @@ func (e *estimate) waitP99(now time.Time) Number {
 		return Unknown
 	}
 	if e.turn(now); e.changed {
-		var all dispatch.Histogram
-		for _, h := range e.waits {
-			all.Add(h)
-		}
-		e.p99, e.changed = Number(all.Quantile(0.99).Seconds()), false
+		e.p99, e.changed = Number(e.all().Quantile(0.99).Seconds()), false
 	}
 	return e.p99
+}
+
+// all returns the waits of the last minute or so, as of the last waitP99.
+func (e *estimate) all() (all dispatch.Histogram) {
+	for _, h := range e.waits {
+		all.Add(h)
+	}
+	return all
 }
 
 // addBacklog notes the backlog at now, at most once a second.
@@ -86,16 +90,25 @@ func (e *estimate) addBacklog(backlog Number, now time.Time) {
 }
 
 // drainedIn returns in how many seconds the backlog will be gone if it goes on shrinking as in the
-// last minute: by the line of least squares. It is unknown if too little has been seen, or if the
-// slope of that line is less than twice its standard error.
+// last minute.
 func (e *estimate) drainedIn() Number {
+	t := e.trend()
+	if t == nil {
+		return Unknown
+	}
+	return Number(t.Backlog / t.PerSecond)
+}
+
+// trend returns how the backlog shrinks: by the line of least squares. It is nil if too little has
+// been seen, or if the slope of that line is less than twice its standard error.
+func (e *estimate) trend() *Trend {
 	n := float64(len(e.backlogs))
 	if n < 3 {
-		return Unknown
+		return nil
 	}
 	first, last := e.backlogs[0].at, e.backlogs[len(e.backlogs)-1].at
 	if last.Sub(first) < minTrend {
-		return Unknown
+		return nil
 	}
 	var meanTime, mean float64
 	for _, s := range e.backlogs {
@@ -110,7 +123,8 @@ func (e *estimate) drainedIn() Number {
 	slope := both / times
 	deviation := math.Sqrt(max(0, backlogs-slope*both) / (n - 2) / times)
 	if -slope <= 2*deviation {
-		return Unknown
+		return nil
 	}
-	return Number(max(0, mean+slope*(last.Sub(first).Seconds()-meanTime)) / -slope)
+	seconds := last.Sub(first).Seconds()
+	return &Trend{max(0, mean+slope*(seconds-meanTime)), -slope, seconds}
 }

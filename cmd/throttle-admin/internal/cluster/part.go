@@ -14,6 +14,7 @@ type part struct {
 	replica  *replica
 	last     subscription
 	at       int64       // when that was, by the replica's clock, Unix milliseconds
+	passed   float64     // seconds since the record before; 0 without one
 	rates    []limitRate // of last.Limits
 	shown    int         // the limit that a view shows, of last.Limits; -1 without one
 	requests float64     // to the permit store for all limits, a second, smoothed; NaN = unknown
@@ -82,7 +83,7 @@ func (p *part) update(s subscription, at int64) dispatch.Histogram {
 		asked = math.NaN()
 	}
 	p.requests = smooth(p.requests, asked, passed)
-	p.last, p.at, p.rates, p.shown, p.waited = s, at, rates, shownOf(s.Limits), waits.Count > 0
+	p.last, p.at, p.passed, p.rates, p.shown, p.waited = s, at, passed, rates, shownOf(s.Limits), waits.Count > 0
 	p.absent, p.leftOut = 0, false
 	return waits
 }
@@ -92,7 +93,7 @@ func (p *part) miss(at int64, leftOut bool) {
 	if p.absent == 0 {
 		p.absent = at
 	}
-	p.leftOut, p.waited, p.requests = leftOut, false, 0
+	p.leftOut, p.waited, p.requests, p.passed = leftOut, false, 0, 0
 	rate := limitRate{}
 	if leftOut {
 		rate, p.requests = unknownRate, math.NaN()

@@ -217,8 +217,8 @@ func (r *Reader) Overview(q Query) (Overview, Status) {
 	return o, r.status
 }
 
-// Topic returns the row of a topic, which is on view for the next seconds; ok is false if no
-// replica has published it in the last hour.
+// Topic returns the row of a topic with its operands, which is on view for the next seconds; ok is
+// false if no replica has published it in the last hour.
 func (r *Reader) Topic(name string) (row Row, status Status, ok bool) {
 	now := time.Now()
 	r.mu.Lock()
@@ -228,9 +228,7 @@ func (r *Reader) Topic(name string) (row Row, status Status, ok bool) {
 		return Row{}, r.status, false
 	}
 	r.opened[name] = now.Add(viewedFor)
-	row = t.row
-	row.Subscriptions = slices.Clone(row.Subscriptions)
-	return row, r.status, true
+	return t.opened(name), r.status, true
 }
 
 // Points returns the points of a topic of the last hour after a time, in Unix seconds.

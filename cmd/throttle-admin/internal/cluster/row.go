@@ -74,6 +74,7 @@ type SubscriptionRow struct {
 	WaitP99      Number          `json:"waitP99"`
 	Waiting      Number          `json:"waiting"`
 	Replicas     int             `json:"replicas"`
+	Operands     *Operands       `json:"operands,omitempty"` // of one topic only
 
 	key      string // of the limit
 	measured Number // in permits of the topic's limit, not smoothed, for plots
@@ -145,7 +146,7 @@ func (t *topic) look(name string, now time.Time) {
 		Subscriptions: t.row.Subscriptions[:0],
 	}
 	var shared sharedLimits
-	partitions := strings.HasPrefix(name, string(policy.Kafka)+"://") // consumers report their own
+	partitions := reportPartitions(name)
 	for _, g := range t.groups {
 		s := g.look(partitions)
 		if s.Condition != Stale {
@@ -177,6 +178,11 @@ func (t *topic) look(name string, now time.Time) {
 	row.Backlog = t.backlog(row.Subscriptions, partitions)
 	t.row = row
 	t.count(&shared)
+}
+
+// reportPartitions reports whether consumers of a topic report the backlogs of their partitions.
+func reportPartitions(topic string) bool {
+	return strings.HasPrefix(topic, string(policy.Kafka)+"://")
 }
 
 // backlog returns the sum over subscriptions, of which several owners share that of one.

@@ -230,6 +230,19 @@ func (st *State) Points(name string, since int64, now time.Time) Points {
 	return t.tracks.since(since, now)
 }
 
+// opened returns the row of a topic with its operands.
+func (t *topic) opened(name string) Row {
+	row := t.row
+	row.Subscriptions = slices.Clone(row.Subscriptions)
+	most := max(1, min(maxOperands, maxTopicOperands/max(1, len(row.Subscriptions))))
+	for i := range row.Subscriptions {
+		if s := &row.Subscriptions[i]; i < len(t.groups) && t.groups[i].subscription == s.Subscription && t.groups[i].owner == s.Owner {
+			s.Operands = t.groups[i].operands(s.key, most, reportPartitions(name))
+		}
+	}
+	return row
+}
+
 // size is about how much work the record of a replica is, in subscriptions.
 func (st *State) size(name string) int {
 	const request = 20

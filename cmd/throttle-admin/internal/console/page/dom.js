@@ -121,10 +121,17 @@ export function table(columns, rows, caption) {
 // tile is a number with what it is.
 export function tile(text, label) { return el("li", {}, el("b", {}, text), label); }
 
-// derived is a tile whose number opens its arithmetic.
+// derived is a tile whose number opens its arithmetic: a rule, and what it is applied to.
 export function derived(text, label, how) {
-  return el("li", {}, el("b", {}, text), el("details", {}, el("summary", {}, label), el("small", {}, how)));
+  return el("li", {}, el("b", {}, text), el("details", {}, el("summary", {}, label), arithmetic(how)));
 }
+
+// opens is a number in a table that opens its arithmetic.
+export function opens(text, how) {
+  return el("details", {}, el("summary", {}, text), arithmetic(how));
+}
+
+const arithmetic = ([rule, computed]) => el("small", {}, rule, computed && el("span", { class: "computed" }, computed));
 
 // off says whether a button does nothing now. It keeps the focus.
 export function off(button, is) { button.setAttribute("aria-disabled", String(is)); }

@@ -1,5 +1,6 @@
 // A topic: the plots of the last hour, its policy, and why it waits.
-import { el, fill, condition, value, json, table, meter, command, derived, tile } from "./dom.js";
+import { el, fill, condition, value, json, table, meter, command, derived, opens, tile } from "./dom.js";
+import { ofSubscription, ofTopic } from "./arithmetic.js";
 import { overviewURL } from "./console.js";
 import { Plots, limitColor } from "./plots.js";
 import { changeTexts } from "./history.js";
@@ -34,7 +35,7 @@ export const topic = {
     };
 
     function showTopic(a) {
-      const r = a.row, now = Date.parse(a.time);
+      const r = a.row, now = Date.parse(a.time), of = ofSubscription;
       isTopic = a.isTopic;
       cluster = a.cluster;
       showCommands();
@@ -45,18 +46,21 @@ export const topic = {
       }
       fill(state, [el("ul", { class: "tiles" },
         tile(condition(r.condition, r.condition === "stale" ? "stale since " + timeText(r.since) : ""), "condition"),
-        derived(value(rateText(r)), "rate", "Differences of the counters of permits, of all replicas, smoothed over 3 s. What is charged to no limit is not counted: most limits do not apply to a subscription that has caught up."),
-        derived(value(limitText(r)), r.limit ? r.limit.limit : "limit", "The lowest limit that all subscriptions have, of messages if there is one, and not in shadow mode if there is one."),
-        derived(value(number(r.backlog)), "backlog", "Of a Kafka subscription, the sum of what consumers report for their partitions; else the largest, since each reports the whole subscription."),
-        tile(value(behindText(r, now)), "behind for"),
-        derived(value(drainedText(r)), "drained in", "The backlog, divided by how fast it has shrunk in the last minute, of the subscription that is last. Unknown if it does not shrink, or before ten seconds."),
-        derived(value(duration(r.waitP99)), "wait, 99 %", "The bound of the bucket with the wait that 99 % do not exceed: of calls that had to wait and were served in the last minute. A call that waits still has no time yet: see waiting."),
+        derived(value(rateText(r)), "rate", ofTopic.rate(r)),
+        derived(value(limitText(r)), r.limit ? r.limit.limit : "limit", ofTopic.limit(r)),
+        derived(value(number(r.waiting)), "waiting calls", ofTopic.waiting(r)),
+        derived(value(duration(r.waitP99)), "wait, 99 %", ofTopic.wait(r)),
+        derived(value(number(r.backlog)), "backlog", ofTopic.backlog(r)),
+        derived(value(behindText(r, now)), "behind for", ofTopic.behind(r, now)),
+        derived(value(drainedText(r)), "drained in", ofTopic.drained(r)),
         tile(number(r.replicas), "replicas"))]);
       fill(subscriptions, [table([["Subscription"], ["Condition"], ["Rate", "number"], ["Limit", "number"], ["Share"], ["Waiting", "number"], ["Wait p99", "number"], ["Backlog", "number"], ["Drained in", "number"], ["Waits for"]],
         r.subscriptions.map(s => [s.subscription + "\n" + (s.owner || ""), [
           short(s.subscription) + (s.owner ? " (" + short(s.owner) + ")" : ""), condition(s.condition),
-          value(rateText(s)), value(limitText(s)), s.uncounted ? "-" : meter(s.share, "share of " + short(s.subscription, 60)),
-          value(number(s.waiting)), value(duration(s.waitP99)), value(number(s.backlog)), value(drainedText(s)),
+          opens(value(rateText(s)), of.rate(s)), opens(value(limitText(s)), of.limit(s)),
+          s.uncounted ? "-" : opens(meter(s.share, "share of " + short(s.subscription, 60)), of.share(s, r)),
+          opens(value(number(s.waiting)), of.waiting(s)), opens(value(duration(s.waitP99)), of.wait(s)),
+          opens(value(number(s.backlog)), of.backlog(s)), opens(value(drainedText(s)), of.drained(s)),
           short(s.reason || ""),
         ]]), "Subscriptions")]);
     }
