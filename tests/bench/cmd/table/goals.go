@@ -138,6 +138,8 @@ var goals = goalList{
 	{"cmd/throttle-admin/internal/history", "History", "s", atMost, 1},
 	{"cmd/throttle-admin/internal/doctor", "Doctor", "s", atMost, 3},
 	{"dispatch/metrics", "Memory", "B/topic", atMost, 6144},
+	{"cmd/throttle-admin/internal/cluster", "Update/others", "ms-of-cpu", atMost, 100},
+	{"cmd/throttle-admin/internal/cluster", "Update/views", "ms-of-cpu", atMost, 100},
 }
 
 type goalList []struct {
