@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
+	"strings"
 )
 
 type backend struct {
@@ -121,11 +123,7 @@ func (k *Keeper) Readers(now float64) []Reader {
 		if !near || now-b.at > stale {
 			continue
 		}
-		sum := b.rest
-		for _, c := range b.costs {
-			sum += c.value
-		}
-		from := len(all)
+		sum, from := b.sum(), len(all)
 		for _, c := range b.costs {
 			if c.value > 0 {
 				all = append(all, Reader{b.name, b.zone, c.id.name, c.value, c.value / sum, ratio})
@@ -136,6 +134,42 @@ func (k *Keeper) Readers(now float64) []Reader {
 		all = all[:min(len(all), from+maxReaders)]
 	}
 	return all
+}
+
+// A Backend is how a backend is that reports.
+type Backend struct {
+	Backend string  `json:"backend"`
+	Zone    string  `json:"zone"`
+	Load    Load    `json:"load"`
+	Cost    float64 `json:"cost"`            // per second, of all ids
+	Ratio   float64 `json:"ratio,omitempty"` // as in a Reader; 0 = it is not near its target
+	Age     float64 `json:"age"`             // of the report, seconds
+}
+
+// Backends returns all backends whose reports count, the most loaded first.
+func (k *Keeper) Backends(now float64) []Backend {
+	var all []Backend
+	for _, b := range k.backends {
+		if now-b.at > stale {
+			continue
+		}
+		ratio, _ := b.load.ratio()
+		all = append(all, Backend{b.name, b.zone, b.load, b.sum(), ratio, now - b.at})
+	}
+	part := func(l Load) float64 { return l.Queue / max(l.Target, math.SmallestNonzeroFloat64) }
+	slices.SortFunc(all, func(a, b Backend) int {
+		return cmp.Or(cmp.Compare(part(b.Load), part(a.Load)), strings.Compare(a.Backend, b.Backend))
+	})
+	return all
+}
+
+// sum is the cost of all ids, per second.
+func (b *backend) sum() float64 {
+	sum := b.rest
+	for _, c := range b.costs {
+		sum += c.value
+	}
+	return sum
 }
 
 // LeftOut returns the number of ids of backends' reports that are not followed. They have no quota,

@@ -370,6 +370,25 @@ func TestManyIDs(t *testing.T) {
 	assert.InDelta(t, 0.5, readers[0].Busyness, 1e-12)
 }
 
+// TestBackends: all backends that report, near their targets or not, the most loaded first.
+func TestBackends(t *testing.T) {
+	k := quota.Keeper{MaxIDs: 1}
+	for at, r := range map[float64]quota.Report{
+		1: {Backend: "gone", Zone: "z", Load: quota.Load{Queue: 9, Target: 10, Spring: 5}},
+		7: {Backend: "idle", Zone: "z", Load: quota.Load{Queue: 1, Target: 10, Spring: 5}},
+		8: {Backend: "near", Zone: "y", Load: quota.Load{Queue: 10, Target: 10, Spring: 5}, Costs: map[quota.ID]float64{"tag:a": 3, "tag:b": 2}},
+		9: {Backend: "mute", Zone: "z"},
+	} {
+		r.Time = at
+		require.NoError(t, k.Report(r, at))
+	}
+	assert.Equal(t, []quota.Backend{
+		{Backend: "near", Zone: "y", Load: quota.Load{Queue: 10, Target: 10, Spring: 5}, Cost: 5, Ratio: 1, Age: 2},
+		{Backend: "idle", Zone: "z", Load: quota.Load{Queue: 1, Target: 10, Spring: 5}, Age: 3},
+		{Backend: "mute", Zone: "z", Age: 1},
+	}, k.Backends(10))
+}
+
 // TestEndlessIDs: however many ids backends report, at most 20,000 without a quota are followed.
 func TestEndlessIDs(t *testing.T) {
 	k := quota.Keeper{MaxIDs: 10_000}

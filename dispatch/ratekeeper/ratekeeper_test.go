@@ -384,6 +384,10 @@ func TestSaturatedBackendLimitsItsReaders(t *testing.T) {
 		assert.InDelta(t, 400, gold.lately(10*time.Second)+bulk.lately(10*time.Second), 60)
 		assert.GreaterOrEqual(t, gold.lately(10*time.Second), 190.0, "the reserved rate")
 		assert.True(t, k.Status().Decisions[0].Busy)
+		backends := k.Status().Backends
+		require.Len(t, backends, 1)
+		assert.Equal(t, "broker-1", backends[0].Backend)
+		assert.InDelta(t, 800, backends[0].Load.Queue, 200)
 		assert.Contains(t, w.log.String(), "BusyReader backend=broker-1 zone=a id=tag:gold")
 	})
 }

@@ -19,14 +19,16 @@ type Status struct {
 	LeftOut   int              `json:"leftOut,omitempty"` // ids whose cost counts as load by others
 	Refused   []string         `json:"refused,omitempty"` // faults of reports
 	Decisions []quota.Decision `json:"decisions"`
-	Readers   []quota.Reader   `json:"readers,omitempty"` // of backends near their targets
+	Readers   []quota.Reader   `json:"readers,omitempty"`  // of backends near their targets
+	Backends  []quota.Backend  `json:"backends,omitempty"` // that report, the most loaded first
 }
 
 // maxShown bounds the decisions, and the readers, in a published Status and in the log of a pass.
-// maxRefused bounds the refused reports.
+// maxBackends bounds the backends that are published, and maxRefused the refused reports.
 const (
-	maxShown   = 3000
-	maxRefused = 100
+	maxShown    = 3000
+	maxBackends = 500
+	maxRefused  = 100
 )
 
 // published returns what is published of a status: as much as one record can have.
@@ -34,6 +36,7 @@ func (s Status) published() (text []byte, err error) {
 	for shown := maxShown; ; shown /= 2 {
 		s.Decisions = s.Decisions[:min(len(s.Decisions), shown)]
 		s.Readers = s.Readers[:min(len(s.Readers), shown)]
+		s.Backends = s.Backends[:min(len(s.Backends), shown, maxBackends)]
 		text, err = json.Marshal(s)
 		if err != nil || shown == 0 || permits.CheckRecord(text) == nil {
 			return text, err

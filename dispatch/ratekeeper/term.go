@@ -119,7 +119,7 @@ func (t *term) pass(ctx context.Context) error {
 	if n := len(status.Refused) - maxRefused; n > 0 {
 		status.Refused = append(status.Refused[:maxRefused], fmt.Sprintf("and %d more", n))
 	}
-	status.Decisions, status.Readers = t.keeper.Decide(now), t.keeper.Readers(now)
+	status.Decisions, status.Readers, status.Backends = t.keeper.Decide(now), t.keeper.Readers(now), t.keeper.Backends(now)
 	t.complete(status.Decisions)
 	status.Tracked, status.LeftOut = t.keeper.Tracked(), t.keeper.LeftOut()
 	if status.Time, err = t.write(ctx, snapshot.Epoch, status.Decisions); err != nil {

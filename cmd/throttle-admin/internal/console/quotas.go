@@ -56,9 +56,9 @@ func (p *quotaPoints) add(s ratekeeper.Status, now time.Time) {
 	for _, d := range s.Decisions {
 		inForce[string(d.ID)], costs[string(d.ID)] = d.Smoothed, d.Cost
 	}
-	for _, r := range s.Readers {
-		if r.Ratio > 0 {
-			backends[r.Backend] = 1 / r.Ratio
+	for _, b := range s.Backends {
+		if b.Load.Target > 0 { // else it says nothing of its load
+			backends[b.Backend] = b.Load.Queue / b.Load.Target
 		}
 	}
 	if n := len(p.times); n > 0 && now.Unix()-p.times[n-1] > 2*int64(quotasEvery/time.Second) {
@@ -114,7 +114,7 @@ type decisionsAnswer struct {
 	Times    []int64         `json:"times"`    // Unix seconds
 	InForce  []cluster.Rates `json:"inForce"`  // messages a second, by id
 	Costs    []cluster.Rates `json:"costs"`    // bytes a second, by id
-	Backends []cluster.Rates `json:"backends"` // load / what it bears
+	Backends []cluster.Rates `json:"backends"` // load, as a part of the target
 	More     int             `json:"more"`     // ids and backends without a line
 }
 

@@ -24,7 +24,7 @@ func TestQuotaPoints(t *testing.T) {
 			s.Decisions = append(s.Decisions, quota.Decision{ID: "tag:b", Smoothed: 5})
 		}
 		if n == 0 || n == 2*quotaHour-1 {
-			s.Readers = []quota.Reader{{Backend: "x", Ratio: 0.5}, {Backend: "y"}}
+			s.Backends = []quota.Backend{{Backend: "x", Load: quota.Load{Queue: 20, Target: 10}}, {Backend: "y"}}
 		}
 		p.add(s, at(n))
 	}
@@ -39,7 +39,7 @@ func TestQuotaPoints(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, "[null,null,5,5]", string(text))
 	require.Len(t, all.Backends, 1)
-	assert.EqualValues(t, 2, all.Backends[0].Values[quotaHour-1], "twice what it bears")
+	assert.EqualValues(t, 2, all.Backends[0].Values[quotaHour-1], "twice its target")
 	after := p.since(at(2*quotaHour-3).Unix(), last)
 	assert.Len(t, after.Times, 2)
 	assert.Len(t, after.Costs[0].Values, 2)
