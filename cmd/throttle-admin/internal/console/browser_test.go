@@ -355,11 +355,13 @@ func TestBrowser(t *testing.T) {
 	w.check()
 }
 
-// check fails the test if the page has asked another host, or complained.
+// check fails the test if the page has asked another host, or complained; or if nothing was seen of
+// what it has asked for.
 func (w *world) check() {
 	w.t.Helper()
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	assert.True(w.t, slices.ContainsFunc(w.requests, func(r string) bool { return strings.HasPrefix(r, w.url+"/events/") }))
 	for _, r := range w.requests {
 		assert.True(w.t, strings.HasPrefix(r, w.url+"/"), r)
 	}
@@ -507,4 +509,5 @@ func TestAccessible(t *testing.T) {
 			}
 		}
 	}
+	w.check()
 }

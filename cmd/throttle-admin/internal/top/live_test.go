@@ -239,6 +239,30 @@ func TestUnread(t *testing.T) {
 	assert.NotContains(t, screen(m), "no topic")
 }
 
+// TestShares: the bars of subscriptions are as long as their shares.
+func TestShares(t *testing.T) {
+	m := &model{
+		ctx: t.Context(), width: 97, height: 24, page: oneTopic, topic: "t", known: true,
+		top: &top{app: &cli.App{Cluster: "c"}, query: cluster.Query{Sort: "throttled"}},
+		row: cluster.Row{Rate: 100, Subscriptions: []cluster.SubscriptionRow{
+			{Subscription: "most", Condition: cluster.Throttled, Rate: 75, Share: 0.75},
+			{Subscription: "less", Condition: cluster.Throttled, Rate: 25, Share: 0.25},
+			{Subscription: "none", Condition: cluster.Idle, Rate: 0, Share: 0},
+			{Subscription: "new", Condition: cluster.Flowing, Rate: cluster.Unknown, Share: cluster.Unknown},
+			{Subscription: "free", Condition: cluster.CaughtUp, Rate: cluster.Unknown, Share: cluster.Unknown, Uncounted: true},
+		}},
+	}
+	bars := map[string]string{}
+	for _, line := range strings.Split(screen(m), "\n") {
+		if fields := strings.Fields(line); len(fields) > 2 {
+			bars[fields[0]] = line[len(fields[0]):]
+		}
+	}
+	for name, want := range map[string]string{"most": `75/s +75 % +█{30}$`, "less": `25/s +25 % +█{10}$`, "none": `0/s +0 %$`, "new": ` unknown +unknown$`, "free": `not counted +-$`} {
+		assert.Regexp(t, want, strings.TrimRight(bars[name], " "), name)
+	}
+}
+
 func TestSparkline(t *testing.T) {
 	rates := []cluster.Number{0, 50, cluster.Unknown, 100, 200}
 	assert.Equal(t, "▁▃ ▅█", sparkline(rates, 100, 20))

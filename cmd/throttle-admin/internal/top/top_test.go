@@ -1,7 +1,10 @@
 package top
 
 import (
+	"bufio"
+	"context"
 	"encoding/json"
+	"io"
 	"strings"
 	"testing"
 
@@ -57,7 +60,37 @@ func TestTop(t *testing.T) {
 	})
 	out := admin("top", "--once")
 	assert.Contains(t, out, "1 topic, 1 throttled, ")
+	tables := plain(t, "--policies", store, "--permits", permits, "--cluster", name)
+	assert.GreaterOrEqual(t, len(tables), 3, "one each second, until it is ended")
+	assert.Regexp(t, `^1 topic, 1 throttled, .*\nTOPIC .*\n`+orders+` +throttled +\S+ +100/s `, tables[2])
 	assert.Regexp(t, `\n`+orders+` +throttled +\S+/s +100/s +\S+ +10k `, out)
+}
+
+// plain returns the tables that top --plain prints, of which it waits for four, and then ends it.
+func plain(t *testing.T, flags ...string) []string {
+	in, out := io.Pipe()
+	ctx, cancel := context.WithCancel(t.Context())
+	var status int
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		status = cli.Run(ctx, append(flags, "top", "--plain"), strings.NewReader(""), out, io.Discard, Commands)
+		_ = out.Close() // it returns nil
+	}()
+	var tables []string
+	text := ""
+	for lines := bufio.NewScanner(in); lines.Scan(); {
+		if text += lines.Text() + "\n"; lines.Text() == "" {
+			tables, text = append(tables, strings.TrimSpace(text)), ""
+		}
+		if len(tables) == 4 {
+			cancel()
+		}
+	}
+	<-done
+	cancel()
+	assert.Zero(t, status)
+	return tables
 }
 
 // TestTopWithoutPolicies: top goes on without the policy store, and says so.
