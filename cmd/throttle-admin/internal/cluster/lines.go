@@ -36,3 +36,12 @@ func (l Lines) From(n int) []Rates {
 	slices.SortFunc(all, func(a, b Rates) int { return strings.Compare(a.Name, b.Name) })
 	return all
 }
+
+// Bytes is about how much memory the lines take.
+func (l Lines) Bytes() (n int) {
+	const ofLine = 200
+	for name, values := range l {
+		n += ofLine + len(name) + 4*cap(values)
+	}
+	return n
+}

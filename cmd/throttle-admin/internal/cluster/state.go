@@ -148,7 +148,7 @@ const (
 	keepEvery = 10 * time.Second
 	busiest   = 500 // topics, by the used part of the limit, with a point each ten seconds
 	fineFor   = 10 * time.Minute
-	maxMemory = 64 << 20 // bytes of all points
+	maxMemory = 63 << 20 // bytes of all points; those of quotas take the rest of 64 MiB
 	maxTopics = 100_000  // of more, idle ones are forgotten at once
 )
 

@@ -245,7 +245,7 @@ func (s *server) cost(context.Context, url.Values) (any, int64, error) {
 	cost := s.reader.Cost()
 	a := costAnswer{
 		Cluster: s.app.Cluster, Uptime: time.Since(s.started).Seconds(), Memory: samples[0].Value.Uint64() - samples[1].Value.Uint64(),
-		Plots: cost.Points, Browsers: s.streams.Load(), Records: cost.Records,
+		Plots: cost.Points + s.quotas.bytes(), Browsers: s.streams.Load(), Records: cost.Records,
 	}
 	a.CPU = (cpuSeconds() - s.cpuBefore) / a.Uptime
 	return a, 0, nil

@@ -67,6 +67,14 @@ func (p *quotaPoints) add(s ratekeeper.Status, now time.Time) {
 	p.point(now.Unix(), inForce, costs, backends)
 }
 
+// bytes is about how much memory the points take: less than 1 MiB, since there are at most maxLines
+// in each of the plots, whose points are forgotten after an hour.
+func (p *quotaPoints) bytes() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return 8*cap(p.times) + p.inForce.Bytes() + p.costs.Bytes() + p.backends.Bytes()
+}
+
 // forget drops the points that are older than an hour, and all if the clock was set back.
 func (p *quotaPoints) forget(now time.Time) {
 	old, _ := slices.BinarySearch(p.times, now.Add(-time.Hour).Unix()+1)

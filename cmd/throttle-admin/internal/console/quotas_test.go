@@ -3,6 +3,7 @@ package console
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -70,6 +71,25 @@ func TestQuotaPointsOfTheLastHour(t *testing.T) {
 	all := p.since(0, now.Add(-time.Minute))
 	assert.Equal(t, []int64{now.Add(-time.Minute).Unix()}, all.Times)
 	assert.Len(t, all.InForce[0].Values, 1)
+}
+
+// TestQuotaPointsBound: the points of quotas take less than 1 MiB, however many ids and backends
+// with long names come and go.
+func TestQuotaPointsBound(t *testing.T) {
+	p, now := newQuotaPoints(), time.Unix(1_800_000_000, 0)
+	long := strings.Repeat("x", quota.MaxName-10)
+	for n := range 800 {
+		now = now.Add(quotasEvery)
+		var s ratekeeper.Status
+		for i := range 300 {
+			name := fmt.Sprintf("%s%d", long, i+n/100)
+			s.Decisions = append(s.Decisions, quota.Decision{ID: quota.ID("tag:" + name), Smoothed: 1})
+			s.Backends = append(s.Backends, quota.Backend{Backend: name, Load: quota.Load{Queue: 1, Target: 1}})
+		}
+		p.add(s, now)
+		require.Less(t, p.bytes(), 1<<20)
+	}
+	assert.Greater(t, p.bytes(), 3*maxLines*360*4, "an hour of three plots is counted")
 }
 
 // TestQuotaPointsOfMany: how many ids have no line is told.
