@@ -67,6 +67,8 @@ func TestBound(t *testing.T) {
 	assert.Equal(t, bytes, st.memory)
 	assert.LessOrEqual(t, bytes, maxMemory)
 	for i := topics - viewed; i < topics; i++ {
-		require.Len(t, st.topics[name(i)].tracks[fine].times, 700, "topic %d is on view", i)
+		track := st.topics[name(i)].tracks[fine]
+		require.NotNil(t, track, "topic %d is on view", i)
+		require.Len(t, track.times, 700, "topic %d is on view", i)
 	}
 }

@@ -253,7 +253,7 @@ func TestShares(t *testing.T) {
 		}},
 	}
 	bars := map[string]string{}
-	for _, line := range strings.Split(screen(m), "\n") {
+	for line := range strings.SplitSeq(screen(m), "\n") {
 		if fields := strings.Fields(line); len(fields) > 2 {
 			bars[fields[0]] = line[len(fields[0]):]
 		}
