@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -46,8 +47,34 @@ func (c *tally) count() (n, again int) {
 	return len(c.seen), again
 }
 
-// TestRebalances: members come and go while records wait; none is lost, and a commit when
-// partitions are taken away is one of the records that were returned, so that none comes twice.
+// An order checks that the records of a partition come one after the other, from each time that it
+// is assigned to a client.
+type order struct {
+	mu   sync.Mutex
+	next map[int32]int64
+}
+
+// assigned is a callback for partitions that are assigned.
+func (o *order) assigned(_ context.Context, _ *kgo.Client, partitions map[string][]int32) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, id := range partitions["orders"] {
+		delete(o.next, id)
+	}
+}
+
+func (o *order) add(t *testing.T, r *kgo.Record) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if want, found := o.next[r.Partition]; found {
+		assert.Equal(t, want, r.Offset, "partition %d", r.Partition)
+	}
+	o.next[r.Partition] = r.Offset + 1
+}
+
+// TestRebalances: members come and go while records wait; none is lost, those of a partition come in
+// order, and a commit when partitions are taken away is one of the records that were returned, so
+// that none comes twice.
 func TestRebalances(t *testing.T) {
 	const partitions, each, members = 6, 300, 4
 	committing := kgo.OnPartitionsRevoked(func(ctx context.Context, cl *kgo.Client, _ map[string][]int32) {
@@ -70,6 +97,7 @@ func TestRebalances(t *testing.T) {
 				kgo.SeedBrokers(brokers...), kgo.FetchMaxWait(soon), kgo.ConsumeTopics("orders"), kgo.ConsumerGroup("billing"),
 				kgo.HeartbeatInterval(50 * time.Millisecond),
 			}, opts...)
+			blocks := name != "marks, not blocking"
 			var got tally
 			ctx, cancel := context.WithTimeout(t.Context(), throttletest.Patience)
 			defer cancel()
@@ -77,14 +105,20 @@ func TestRebalances(t *testing.T) {
 			for range members {
 				running.Go(func() {
 					for ctx.Err() == nil {
-						c, err := franzthrottle.New(lim.Limiter, opts)
+						came := order{next: map[int32]int64{}}
+						c, err := franzthrottle.New(lim.Limiter, append(slices.Clip(opts), kgo.OnPartitionsAssigned(came.assigned)))
 						if !assert.NoError(t, err) {
 							return
 						}
 						until, stop := context.WithTimeout(ctx, time.Duration(500+rand.IntN(1500))*time.Millisecond)
 						for until.Err() == nil {
 							fetches := c.PollRecords(until, 1+rand.IntN(50))
-							fetches.EachRecord(got.add)
+							fetches.EachRecord(func(r *kgo.Record) {
+								if blocks { // else its partition may be assigned again by now
+									came.add(t, r)
+								}
+								got.add(r)
+							})
 							c.MarkCommitRecords(fetches.Records()...)
 							c.AllowRebalance()
 							if n, _ := got.count(); n == partitions*each {
@@ -100,7 +134,7 @@ func TestRebalances(t *testing.T) {
 			n, again := got.count()
 			assert.Equal(t, partitions*each, n)
 			t.Log("again:", again)
-			if name != "marks, not blocking" {
+			if blocks {
 				assert.Zero(t, again)
 			}
 		})

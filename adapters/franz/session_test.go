@@ -2,6 +2,7 @@ package franzthrottle_test
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -20,7 +21,7 @@ import (
 )
 
 // TestTransactions: sessions copy a topic in transactions, of which some are aborted, while records
-// wait and members come and go. Each record is in the copy once.
+// wait and members come and go. Each record is in the copy once, and those of a partition in order.
 func TestTransactions(t *testing.T) {
 	t.Parallel()
 	const partitions, each, members = 4, 200, 3
@@ -38,7 +39,7 @@ func TestTransactions(t *testing.T) {
 				s, err := franzthrottle.NewSession(lim.Limiter, []kgo.Opt{
 					kgo.SeedBrokers(brokers...), kgo.FetchMaxWait(soon), kgo.ConsumeTopics("orders"), kgo.ConsumerGroup("copier"),
 					kgo.TransactionalID(string(rune('a' + m))), kgo.HeartbeatInterval(50 * time.Millisecond),
-					kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.DefaultProduceTopic("copy"),
+					kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.DefaultProduceTopic("copy"), kgo.RecordPartitioner(kgo.ManualPartitioner()),
 				})
 				if !assert.NoError(t, err) {
 					return
@@ -50,7 +51,7 @@ func TestTransactions(t *testing.T) {
 						continue
 					}
 					fetches.EachRecord(func(r *kgo.Record) {
-						s.Produce(ctx, &kgo.Record{Value: r.Value}, nil)
+						s.Produce(ctx, &kgo.Record{Partition: r.Partition, Value: r.Value}, nil)
 					})
 					_, err := s.End(ctx, kgo.TransactionEndTry(rand.IntN(4) > 0))
 					if err != nil && ctx.Err() == nil {
@@ -65,8 +66,14 @@ func TestTransactions(t *testing.T) {
 	reader, err := kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.ConsumeTopics("copy"), kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.FetchMaxWait(soon))
 	require.NoError(t, err)
 	defer reader.Close()
+	next := map[int32]int{}
 	for ctx.Err() == nil {
-		reader.PollFetches(ctx).EachRecord(func(r *kgo.Record) { copied.addValue(string(r.Value)) })
+		reader.PollFetches(ctx).EachRecord(func(r *kgo.Record) {
+			want := fmt.Sprintf("%-10s", fmt.Sprintf("%d/%d", r.Partition, next[r.Partition]))
+			assert.Equal(t, want, string(r.Value))
+			next[r.Partition]++
+			copied.addValue(string(r.Value))
+		})
 		if n, _ := copied.count(); n == partitions*each {
 			cancel()
 		}
