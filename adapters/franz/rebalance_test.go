@@ -11,7 +11,9 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	franzthrottle "github.com/dispatchthrottle/throttle/adapters/franz"
 	"github.com/dispatchthrottle/throttle/policy"
@@ -193,6 +195,71 @@ func TestRevokedRecords(t *testing.T) {
 		mu.Unlock()
 	}
 	require.Positive(t, n)
+}
+
+// TestLostPartitions: what is kept of partitions that a member has lost is dropped, and neither
+// returned nor committed: not by the user's callback, which commits too late, and not with marks.
+func TestLostPartitions(t *testing.T) {
+	for name, auto := range map[string]kgo.Opt{"commits": kgo.DisableAutoCommit(), "marks": kgo.AutoCommitMarks()} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			brokers := broker(t, 2, "orders")
+			fill(t, brokers, "orders", 2, 200, 10)
+			lim := throttletest.Open(t, perSecond(200))
+			lost := make(chan error, 1)
+			hook, polled := counted()
+			c := open(t, lim, brokers, kgo.ConsumeTopics("orders"), kgo.ConsumerGroup("billing"), auto, hook,
+				kgo.HeartbeatInterval(50*time.Millisecond), kgo.AutoCommitInterval(time.Hour),
+				kgo.OnPartitionsLost(func(ctx context.Context, cl *kgo.Client, _ map[string][]int32) {
+					lost <- cl.CommitUncommittedOffsets(ctx)
+				}))
+			returned := 0
+			for returned < 30 || polled.Load() < 400 {
+				fetches := poll(t, c, 10)
+				c.MarkCommitRecords(fetches.Records()...)
+				returned += fetches.NumRecords()
+			}
+			require.Less(t, returned, 400, "none is kept")
+			lim.Set(policy.Policy{Paused: new(true)})
+			removeMember(t, brokers, c)
+			select {
+			case err := <-lost:
+				require.Error(t, err, "the member is unknown")
+			case <-time.After(throttletest.Patience):
+				require.Fail(t, "the callback was not called")
+			}
+			lim.Set(policy.Policy{})
+			require.Empty(t, committed(t, brokers))
+			next := map[int32]int64{}
+			for next[0]+next[1] < 400 { // it is a member again, and nothing was committed
+				ctx, cancel := context.WithTimeout(t.Context(), throttletest.Patience)
+				fetches := c.PollFetches(ctx) // kgo's first tells of the loss
+				cancel()
+				require.NotErrorIs(t, fetches.Err(), context.DeadlineExceeded)
+				fetches.EachRecord(func(r *kgo.Record) {
+					require.Equal(t, next[r.Partition], r.Offset, "partition %d", r.Partition)
+					next[r.Partition]++
+				})
+			}
+		})
+	}
+}
+
+// removeMember has the group forget a member, which hears of it by its next heartbeat.
+func removeMember(t *testing.T, brokers []string, c *franzthrottle.Client) {
+	t.Helper()
+	cl, err := kgo.NewClient(kgo.SeedBrokers(brokers...))
+	require.NoError(t, err)
+	defer cl.Close()
+	member := kmsg.NewLeaveGroupRequestMember()
+	member.MemberID, _ = c.GroupMetadata()
+	r := kmsg.NewPtrLeaveGroupRequest()
+	r.Group, r.Members = "billing", append(r.Members, member)
+	resp, err := r.RequestWith(t.Context(), cl)
+	require.NoError(t, err)
+	require.NoError(t, kerr.ErrorForCode(resp.ErrorCode))
+	require.Len(t, resp.Members, 1)
+	require.NoError(t, kerr.ErrorForCode(resp.Members[0].ErrorCode))
 }
 
 // TestCallsThatMoveNothing drop no records.
