@@ -25,7 +25,7 @@ func TestCaughtUp(t *testing.T) {
 			[]kgo.Opt{kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{"orders": {0: kgo.NewOffset().AtStart()}})}},
 		"records of a transaction that was aborted": {1, func(t *testing.T, brokers []string) {
 			fill(t, brokers, "orders", 1, 1000, 10)
-			abort(t, brokers, 1000)
+			begin(t, brokers, "aborts", 1000)(kgo.TryAbort)
 		}, []kgo.Opt{kgo.ConsumeTopics("orders"), kgo.FetchIsolationLevel(kgo.ReadCommitted())}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -151,19 +151,75 @@ func TestWhatIsRead(t *testing.T) {
 	}
 }
 
-// abort writes records in a transaction, and aborts that.
-func abort(t *testing.T, brokers []string, n int) {
+// TestOpenTransaction: a Client that reads committed records is behind by those up to the first open
+// transaction, and another by all.
+func TestOpenTransaction(t *testing.T) {
+	for name, c := range map[string]struct {
+		level   kgo.IsolationLevel
+		backlog int64
+	}{"committed": {kgo.ReadCommitted(), 50}, "uncommitted": {kgo.ReadUncommitted(), 1110}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			brokers := broker(t, 1, "orders")
+			fill(t, brokers, "orders", 1, 50, 10)
+			begin(t, brokers, "first", 50)
+			begin(t, brokers, "second", 1000)
+			fill(t, brokers, "orders", 1, 10, 10)
+			lim := throttletest.Open(t, policy.Policy{MessageRate: policy.PerSecond(1), Paused: new(true)})
+			cl := open(t, lim, brokers, kgo.ConsumeTopics("orders"), kgo.FetchIsolationLevel(c.level))
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			go cl.PollFetches(ctx)
+			backlog := int64(-1)
+			throttletest.Until(t, "the backlog is known", func() bool {
+				if all := lim.Stats().Subscriptions; len(all) == 1 {
+					backlog = all[0].Backlog
+				}
+				return backlog > 0
+			})
+			require.Equal(t, c.backlog, backlog)
+		})
+	}
+}
+
+// TestAFetchBeforeAnOpenTransaction: what a fetch tells of the records of an open transaction is no
+// backlog.
+func TestAFetchBeforeAnOpenTransaction(t *testing.T) {
+	t.Parallel()
+	brokers := broker(t, 1, "orders")
+	fill(t, brokers, "orders", 1, 50, 10)
+	commit := begin(t, brokers, "first", 50)
+	begin(t, brokers, "second", 1000)
+	lim := throttletest.Open(t, policy.Policy{MessageRate: policy.PerSecond(100_000)})
+	c := open(t, lim, brokers, kgo.ConsumeTopics("orders"), kgo.FetchIsolationLevel(kgo.ReadCommitted()))
+	read := func() {
+		for n := 0; n < 50; {
+			n += poll(t, c, 0).NumRecords()
+		}
+	}
+	read()
+	throttletest.Until(t, "it has caught up", func() bool {
+		nothing(t, c, soon)
+		return lim.Stats().Subscriptions[0].Exempt
+	})
+	commit(kgo.TryCommit)
+	read()
+	require.LessOrEqual(t, lim.Stats().Subscriptions[0].Backlog, int64(50))
+}
+
+// begin writes records in a transaction. The function that it returns ends that.
+func begin(t *testing.T, brokers []string, id string, n int) (end func(kgo.TransactionEndTry)) {
 	t.Helper()
-	cl, err := kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.TransactionalID("aborts"), kgo.DefaultProduceTopic("orders"))
+	cl, err := kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.TransactionalID(id), kgo.DefaultProduceTopic("orders"))
 	require.NoError(t, err)
-	defer cl.Close()
+	t.Cleanup(cl.Close)
 	require.NoError(t, cl.BeginTransaction())
 	records := make([]*kgo.Record, n)
 	for i := range records {
-		records[i] = kgo.StringRecord("aborted")
+		records[i] = kgo.StringRecord("in a transaction")
 	}
 	require.NoError(t, cl.ProduceSync(t.Context(), records...).FirstErr())
-	require.NoError(t, cl.EndTransaction(t.Context(), kgo.TryAbort))
+	return func(how kgo.TransactionEndTry) { require.NoError(t, cl.EndTransaction(t.Context(), how)) }
 }
 
 // TestOnlyItsTopicsAreOpened: an error of a poll is of no topic.
