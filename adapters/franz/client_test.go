@@ -2,6 +2,7 @@ package franzthrottle_test
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -63,5 +64,42 @@ func TestATopicThatWaitsHoldsUpNoOther(t *testing.T) {
 			next[r.Partition]++
 			n++
 		})
+	}
+}
+
+// TestExactBytes: a record has the bytes of its key, its value, and the keys and values of its
+// headers, and Skip gives them back.
+func TestExactBytes(t *testing.T) {
+	t.Parallel()
+	brokers := broker(t, 1, "orders")
+	cl, err := kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.DefaultProduceTopic("orders"))
+	require.NoError(t, err)
+	defer cl.Close()
+	var records []*kgo.Record
+	bytes := int64(0)
+	for i := range 100 {
+		text := func(n int) string { return strings.Repeat("x", n) }
+		records = append(records, &kgo.Record{Key: []byte(text(i)), Value: []byte(text(1000)), Headers: []kgo.RecordHeader{
+			{Key: text(10), Value: []byte(text(2 * i))}, {Key: text(3)},
+		}})
+		bytes += int64(i + 1000 + 10 + 2*i + 3)
+	}
+	require.NoError(t, cl.ProduceSync(t.Context(), records...).FirstErr())
+	lim := throttletest.Open(t, behind(policy.Policy{ByteRate: policy.PerSecond(1_000_000)}))
+	c := open(t, lim, brokers, kgo.ConsumeTopics("orders"))
+	charged := func() int64 {
+		l := lim.Stats().Subscriptions[0].Limits[0]
+		return l.Granted - l.Returned + l.Owed
+	}
+	for n := 0; n < 100; {
+		fetches := poll(t, c, 7)
+		n += fetches.NumRecords()
+		if n == 100 {
+			require.Equal(t, bytes, charged())
+			skipped := fetches.Records()[0]
+			c.Skip(skipped)
+			i := int64(100 - fetches.NumRecords())
+			require.Equal(t, bytes-(3*i+1013), charged())
+		}
 	}
 }
