@@ -63,23 +63,38 @@ func TestAPausedPartitionHoldsUpNoOther(t *testing.T) {
 	require.Less(t, n[1], 1000)
 }
 
-// TestKeptIsBounded: a Client keeps no more than one fetched batch, and what its limit allows in
-// 250 ms, also if somebody has kgo resume the topic.
+// TestKeptIsBounded: a Client keeps no more than what it has passed on in 250 ms, and one fetched
+// batch of each partition. If somebody has kgo resume the topic, one more comes of each.
 func TestKeptIsBounded(t *testing.T) {
 	t.Parallel()
-	brokers := broker(t, 1, "orders")
-	for range 100 { // batches
-		fill(t, brokers, "orders", 1, 50, 10)
-	}
-	lim := throttletest.Open(t, perSecond(100))
-	c := open(t, lim, brokers, member(kgo.FetchMaxPartitionBytes(1000))...)
-	for n := 0; n < 200; {
-		n += poll(t, c, 0).NumRecords()
-		polled, returned := c.Client.UncommittedOffsets(), c.UncommittedOffsets()
-		require.Less(t, polled["orders"][0].Offset-returned["orders"][0].Offset, int64(200))
-		if n == 1 {
-			c.Client.ResumeFetchTopics("orders")
-		}
+	const (
+		batch = 50
+		rate  = 80
+		ahead = rate * 2 / 4 // in 250 ms, with the slack of a limit
+	)
+	for _, partitions := range []int{1, 3} {
+		t.Run(fmt.Sprint(partitions), func(t *testing.T) {
+			t.Parallel()
+			brokers := broker(t, partitions, "orders")
+			for range 20 { // batches
+				fill(t, brokers, "orders", partitions, batch, 10)
+			}
+			c := open(t, throttletest.Open(t, perSecond(rate)), brokers, member(kgo.FetchMaxPartitionBytes(1000))...)
+			bound, resumed := ahead+partitions*batch, false
+			for n := 0; n < 250; {
+				n += poll(t, c, 0).NumRecords()
+				kept := -n
+				for _, polled := range c.Client.UncommittedOffsets()["orders"] { // nothing is committed
+					kept += int(polled.Offset)
+				}
+				require.LessOrEqual(t, kept, bound)
+				if n > 100 && !resumed {
+					c.Client.ResumeFetchTopics("orders")
+					bound += partitions * batch
+					resumed = true
+				}
+			}
+		})
 	}
 }
 
