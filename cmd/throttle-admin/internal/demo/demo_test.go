@@ -9,11 +9,14 @@ import (
 	"net/http"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/cli"
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/clitest"
@@ -58,6 +61,47 @@ func TestDemoMeasures(t *testing.T) {
 			assert.Positive(t, m.RequestsPerMessage)
 			assert.LessOrEqual(t, float64(m.Dispatched), m.Limit*(m.Seconds+0.25))
 			assert.InDelta(t, 1, m.Subscriptions[0].Share+m.Subscriptions[1].Share, 0.002)
+		})
+	}
+}
+
+// TestDemoClients: with --clients, one of the consumer groups reads with franz-go, and without it
+// none does.
+func TestDemoClients(t *testing.T) {
+	const franzGo, kafkaGo = "franz-go", "kafka-go"
+	for flag, want := range map[string]map[string]string{
+		"--clients=false": {"billing": kafkaGo, "alerts": kafkaGo},
+		"--clients":       {"billing": kafkaGo, franzGroup: franzGo},
+	} {
+		t.Run(flag, func(t *testing.T) {
+			broker, err := kfake.NewCluster(kfake.NumBrokers(1))
+			require.NoError(t, err)
+			defer broker.Close()
+			var mu sync.Mutex
+			joined := map[string]map[string]bool{} // which clients, by group
+			broker.ControlKey(int16(kmsg.JoinGroup), func(request kmsg.Request) (kmsg.Response, error, bool) {
+				broker.KeepControl()
+				client := kafkaGo
+				if request.GetVersion() > 2 { // kafka-go asks in version 1 or 2, franz-go in the newest
+					client = franzGo
+				}
+				id := request.(*kmsg.JoinGroupRequest).Group
+				mu.Lock()
+				defer mu.Unlock()
+				group := id[strings.LastIndex(id, "-")+1:]
+				if joined[group] == nil {
+					joined[group] = map[string]bool{}
+				}
+				joined[group][client] = true
+				return nil, nil, false
+			})
+			measured(t, []string{flag, "--kafka", broker.ListenAddrs()[0]})
+			mu.Lock()
+			defer mu.Unlock()
+			require.Len(t, joined, len(want))
+			for group, client := range want {
+				assert.Equal(t, map[string]bool{client: true}, joined[group], group)
+			}
 		})
 	}
 }
