@@ -14,6 +14,9 @@ import (
 // TestBound: the points of all topics take at most 63 MiB. Topics on view are the last to lose
 // theirs, and of the others those that use the least part of their limit are the first.
 func TestBound(t *testing.T) {
+	if testing.Short() {
+		t.Skip("slow with the race detector")
+	}
 	const topics, viewed = 80_000, 400
 	name := func(i int) string { return fmt.Sprintf("kafka://public/default/t%05d", i) }
 	st, now := NewState(), time.Unix(1_800_000_000, 0)
