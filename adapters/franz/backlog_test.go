@@ -151,8 +151,8 @@ func TestWhatIsRead(t *testing.T) {
 	}
 }
 
-// TestOpenTransaction: a Client that reads committed records is behind by those up to the first open
-// transaction, and another by all.
+// TestOpenTransaction: a Client that reads committed records is behind by those up to the first
+// open transaction, and another by all.
 func TestOpenTransaction(t *testing.T) {
 	for name, c := range map[string]struct {
 		level   kgo.IsolationLevel

@@ -74,9 +74,9 @@ func (o *order) add(t *testing.T, r *kgo.Record) {
 	o.next[r.Partition] = r.Offset + 1
 }
 
-// TestRebalances: members come and go while records wait; none is lost, those of a partition come in
-// order, and a commit when partitions are taken away is one of the records that were returned, so
-// that none comes twice.
+// TestRebalances: members come and go while records wait; none is lost, those of a partition come
+// in order, and a commit when partitions are taken away is one of the records that were returned,
+// so that none comes twice.
 func TestRebalances(t *testing.T) {
 	const partitions, each, members = 6, 300, 4
 	committing := kgo.OnPartitionsRevoked(func(ctx context.Context, cl *kgo.Client, _ map[string][]int32) {
