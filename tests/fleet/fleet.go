@@ -7,9 +7,11 @@ import (
 	"bufio"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -25,9 +27,11 @@ const (
 	Read      = "read"      // it received a message
 	Committed = "committed" // all earlier messages are committed, or acknowledged
 	Unsettled = "unsettled" // all earlier messages may be committed, or not
+	Assigned  = "assigned"  // a partition was assigned to it
 )
 
-// Print reports an event to the test. The id identifies a message and has no blanks.
+// Print reports an event to the test. The id has no blanks. It identifies a message, and begins
+// with its partition and a slash if the consumer reports what is assigned to it, or a partition.
 func Print(event, id string) { fmt.Println(event, time.Now().UnixNano(), id) }
 
 // UntilInputEnds calls end when standard input ends.
@@ -42,6 +46,13 @@ type Message struct {
 	Read      time.Time
 	Committed bool
 	Consumer  int // its Process.ID
+	Ownership int // how often its partition had been assigned to the consumer
+}
+
+// Partition returns what its id begins with.
+func (m Message) Partition() string {
+	partition, _, _ := strings.Cut(m.ID, "/")
+	return partition
 }
 
 // A Process is a consumer of a subscription or a Kafka consumer group.
@@ -55,7 +66,8 @@ type Process struct {
 
 	mu       sync.Mutex
 	messages []Message
-	settled  int // messages before this index will not change
+	settled  int            // messages before this index will not change
+	assigned map[string]int // how often, by partition
 }
 
 // Start runs a consumer. At the end of the test it is killed if it still runs.
@@ -63,7 +75,7 @@ func Start(t testing.TB, id int, subscription string, env []string) *Process {
 	t.Helper()
 	p := &Process{
 		ID: id, Subscription: subscription, cmd: exec.Command(os.Args[0]),
-		ended: make(chan struct{}),
+		ended: make(chan struct{}), assigned: map[string]int{},
 	}
 	p.cmd.Env = append(append(os.Environ(), env...), "GOMAXPROCS=1")
 	p.cmd.Stderr = os.Stderr
@@ -97,12 +109,16 @@ func (p *Process) line(text string) {
 	defer p.mu.Unlock()
 	switch what {
 	case Read:
-		p.messages = append(p.messages, Message{ID: id, Read: time.Unix(0, at), Consumer: p.ID})
+		m := Message{ID: id, Read: time.Unix(0, at), Consumer: p.ID}
+		m.Ownership = p.assigned[m.Partition()]
+		p.messages = append(p.messages, m)
 	case Committed, Unsettled:
 		for i := p.settled; i < len(p.messages); i++ {
 			p.messages[i].Committed = what == Committed
 		}
 		p.settled = len(p.messages)
+	case Assigned:
+		p.assigned[id]++
 	}
 }
 
@@ -111,6 +127,25 @@ func (p *Process) Messages() []Message {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.Clone(p.messages)
+}
+
+// Assigned returns how often each partition was assigned to the process so far.
+func (p *Process) Assigned() map[string]int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return maps.Clone(p.assigned)
+}
+
+// Pause stops the process with SIGSTOP.
+func (p *Process) Pause(t testing.TB) {
+	t.Helper()
+	require.NoError(t, p.cmd.Process.Signal(syscall.SIGSTOP))
+}
+
+// Resume ends a Pause.
+func (p *Process) Resume(t testing.TB) {
+	t.Helper()
+	require.NoError(t, p.cmd.Process.Signal(syscall.SIGCONT))
 }
 
 // Kill ends the process with SIGKILL.

@@ -13,7 +13,7 @@ import (
 func TestAccuracyOneLimit(t *testing.T) {
 	accuracy.Measure(t, func(m *accuracy.M) {
 		const s = time.Second
-		scene := newScene(t, services.Redis(t))
+		scene := newScene(t, services.Redis(t), limit, 4, kafkaGo, kafkaGo)
 		scene.each(20)
 		time.Sleep(2 * s)
 
