@@ -18,6 +18,7 @@ type records struct {
 
 	mu    sync.Mutex
 	until time.Time
+	pace  pace
 	all   []dispatch.Stats
 	err   error
 }
@@ -28,7 +29,10 @@ func (r *records) read(ctx context.Context) ([]dispatch.Stats, error) {
 	defer r.mu.Unlock()
 	if start := time.Now(); start.After(r.until) {
 		r.all, r.err = cli.Published(ctx, r.store, r.cluster)
-		wait := fresh(time.Second, time.Since(start), 1)
+		wait := time.Second
+		if r.err == nil {
+			wait = r.pace.next(wait, time.Since(start), 1)
+		}
 		r.until = time.Now().Add(wait)
 		time.AfterFunc(2*wait, r.forget) // a thousand replicas take 100 MB
 	}
@@ -44,8 +48,16 @@ func (r *records) forget() {
 	}
 }
 
-// fresh returns how long something is new enough that took a time to find out: so long that it
-// takes a twentieth of the time, together with others that take as long.
-func fresh(atLeast, took time.Duration, together int) time.Duration {
-	return max(atLeast, 20*took*time.Duration(together))
+// A pace is that of what is found out again and again. Its zero value has not seen it yet.
+type pace struct {
+	last time.Duration // that it took
+}
+
+// next returns how long something is new enough that took a time to find out: so long that it takes
+// a twentieth of the time, together with others that take as long. Of this time and the last one
+// the shorter counts: the other one may have been a wait for a store that did not answer.
+func (p *pace) next(atLeast, took time.Duration, together int) time.Duration {
+	usual := min(p.last, took)
+	p.last = took
+	return max(atLeast, 20*usual*time.Duration(together))
 }

@@ -57,6 +57,7 @@ type shared struct {
 	runs  bool
 	ready chan struct{} // closed when the others are set
 	until time.Time     // it is new enough
+	pace  pace
 	text  []byte
 	id    int64
 	err   error
@@ -114,7 +115,11 @@ func (s *server) answer(ctx context.Context, name string, q url.Values) (*shared
 			s.mu.Unlock()
 			return nil, fmt.Errorf("browsers look at more than %d different panels: try again later", maxShared)
 		}
+		before := a
 		a = &shared{runs: p.runs, ready: make(chan struct{})}
+		if before != nil {
+			a.pace = before.pace
+		}
 		s.shared[key] = a
 		s.running.Go(func() { s.compute(a, p, asked) })
 	}
@@ -154,11 +159,11 @@ func (s *server) compute(a *shared, p panel, q url.Values) {
 		a.text, a.err = json.Marshal(answer)
 	}
 	wait := p.every
-	if p.runs {
-		wait = min(fresh(wait, time.Since(start), s.commandsOnView()), 10*patience)
-	}
-	if a.err != nil {
+	switch {
+	case a.err != nil:
 		wait = time.Second
+	case p.runs:
+		wait = min(a.pace.next(wait, time.Since(start), s.commandsOnView()), 10*patience)
 	}
 	a.until = time.Now().Add(wait * 9 / 10)
 }
