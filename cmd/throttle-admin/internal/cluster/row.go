@@ -33,8 +33,9 @@ var Conditions = []Condition{Unavailable, Throttled, Paused, Stale, Flowing, Unp
 // rank is the place of a condition in Conditions.
 func (c Condition) rank() int { return slices.Index(Conditions, c) }
 
-// A Row is what an overview shows of a topic. What no field says is unknown: without a Limit, it
-// may be Unlimited or not, and without BehindSince, NotBehind or not.
+// A Row is what an overview shows of a topic. It is unknown whether the topic has a limit if Limit
+// is zero, and Several and Unlimited are false. It is unknown whether the topic is behind if
+// BehindSince is zero and NotBehind is false.
 type Row struct {
 	Topic         string            `json:"topic"`
 	Condition     Condition         `json:"condition"`

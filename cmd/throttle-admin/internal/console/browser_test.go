@@ -304,7 +304,7 @@ func TestBrowser(t *testing.T) {
 		return !strings.Contains(w.text(), "cannot be read since") && w.plotted("limit") == 100 && w.plotted("time") > restarted
 	})
 
-	// So does etcd. What does not need it goes on meanwhile.
+	// Etcd stops and starts, too. Plots do not need it, and go on meanwhile.
 	w.etcd.Stop()
 	w.until("the policy store cannot be read since")
 	stopped := float64(time.Now().Unix())

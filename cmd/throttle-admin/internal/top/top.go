@@ -38,8 +38,8 @@ limit, how long calls wait, the backlog, and when it will be gone. On a terminal
 filter, open a topic, explain it, and pause it after a confirmation; ? lists them.
 
 Rates, backlogs and waits are those that replicas publish once a second; the live view reads
-them every 2.5 seconds. A topic that is not behind has -. What is charged to no limit is not
-counted, such as most messages of a subscription that has caught up.`,
+them every 2.5 seconds. BEHIND and DRAINED are - if a topic is not behind. Messages that are
+charged to no limit are not counted: as a rule, those of a subscription that has caught up.`,
 		Example: `  throttle-admin top
   throttle-admin top --filter 'orders throttled' --sort backlog
   throttle-admin top --once
@@ -236,7 +236,7 @@ func condition(c cluster.Condition, since, now time.Time) string {
 	return string(c)
 }
 
-// rate is that of a topic or a subscription. What is charged to no limit is not counted.
+// rate is that of a topic or a subscription. Messages that are charged to no limit are not counted.
 func rate(n cluster.Number, l cluster.Limit, uncounted bool) string {
 	switch {
 	case uncounted:
