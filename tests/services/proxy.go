@@ -99,6 +99,13 @@ func (p *Proxy) Restore() {
 	p.thawed.Broadcast()
 }
 
+// Connections returns how many connections there have been to the service.
+func (p *Proxy) Connections() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.last
+}
+
 func (p *Proxy) accept() {
 	for {
 		client, err := p.listener.Accept()

@@ -76,31 +76,37 @@ func straysAt(text string) bool {
 	return strings.Contains(before, "@") || end >= 0 && strings.Contains(rest[end:], "@")
 }
 
-// WithStore runs f with the policy store of --policies.
-func (a *App) WithStore(
-	ctx context.Context, f func(context.Context, configstore.Store) error,
-) error {
+// openPolicies opens the policy store of --policies.
+func (a *App) openPolicies(ctx context.Context) (configstore.Store, error) {
 	if a.PoliciesURL == "" {
-		return Usage(fmt.Errorf("--policies: missing: want a policy store, "+
+		return nil, Usage(fmt.Errorf("--policies: missing: want a policy store, "+
 			"such as --policies etcd://127.0.0.1:2379, or %s set", throttle.EnvPolicies))
 	}
 	if strings.HasPrefix(a.PoliciesURL, "memory:") {
-		return Usage(&hintError{
+		return nil, Usage(&hintError{
 			errors.New("--policies memory: is lost when this command ends"),
 			"--policies file:policies.yaml needs no service; throttle-admin dev runs an etcd",
 		})
 	}
 	text, err := a.PoliciesOptions.Add(a.PoliciesURL)
 	if err != nil {
-		return Usage(fmt.Errorf("policy store %w", err))
+		return nil, Usage(fmt.Errorf("policy store %w", err))
 	}
 	if strings.HasPrefix(text, "file:") && !strings.Contains(text, "?") {
 		text += "?create=true" // the first command creates it
 	}
 	a.warnOf(text)
 	store, err := throttle.OpenPolicies(ctx, text)
+	return store, Usage(err)
+}
+
+// WithStore runs f with the policy store of --policies.
+func (a *App) WithStore(
+	ctx context.Context, f func(context.Context, configstore.Store) error,
+) error {
+	store, err := a.openPolicies(ctx)
 	if err != nil {
-		return Usage(err)
+		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, StoreTimeout)
 	defer cancel()

@@ -83,7 +83,8 @@ func CheckAddress(address string) error {
 func Serve(ctx context.Context, a *cli.App, permits dispatch.PermitStore, listen string) (at net.Addr, stop func(), err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	reader, quotas := cluster.NewReader(permits, a.Cluster, time.Second), newQuotaPoints()
-	reader.AskPolicies(a.PingPolicies)
+	ping := a.NewPolicyPing()
+	reader.AskPolicies(ping.Ask)
 	app := *a
 	app.Records = (&records{store: permits, cluster: a.Cluster}).read
 	h, wait := newServer(ctx, &app, reader, quotas)
@@ -100,5 +101,6 @@ func Serve(ctx context.Context, a *cli.App, permits dispatch.PermitStore, listen
 		end()
 		wait()
 		running.Wait()
+		ping.Close()
 	}, nil
 }

@@ -87,13 +87,11 @@ func (f *facts) lookAtPolicies(ctx context.Context, s configstore.Store, view *s
 	if f.snapshot, view.err = s.List(ctx); view.err != nil {
 		return
 	}
-	ping := func(ctx context.Context) error { _, err := s.List(ctx); return err }
 	if e, ok := s.(*configetcd.Store); ok {
 		health, err := e.Health(ctx)
 		view.etcd, view.etcdErr = &health, err
-		ping = e.Ping // less than a list of all policies
 	}
-	view.measure(ctx, ping)
+	view.measure(ctx, func(ctx context.Context) error { return cli.Ping(ctx, s) })
 	for _, err := range s.History(ctx) {
 		f.historyErr = err
 		break

@@ -91,7 +91,9 @@ func (t *top) run(ctx context.Context) error {
 	}
 	t.reader = cluster.NewReader(permits, t.app.Cluster, every)
 	if t.app.PoliciesURL != "" {
-		t.reader.AskPolicies(t.app.PingPolicies)
+		ping := t.app.NewPolicyPing()
+		defer ping.Close()
+		t.reader.AskPolicies(ping.Ask)
 	}
 	done := make(chan struct{})
 	go func() {
