@@ -59,8 +59,8 @@ func (b By) validate(entries []policy.Entry) error {
 
 // reasonRequired reports whether the settings of the history require a reason.
 func reasonRequired(entries []policy.Entry) bool {
-	set, _ := policy.NewSet(slices.DeleteFunc(slices.Clone(entries), func(e policy.Entry) bool {
-		return e.Section() != policy.HistorySettingsSection
+	set, _ := policy.NewSet(those(entries, func(e policy.Entry) bool {
+		return e.Section() == policy.HistorySettingsSection
 	}))
 	return *set.HistorySettings().ReasonRequired
 }

@@ -197,11 +197,14 @@ func After(entries []policy.Entry, changes []Change, now time.Time) []policy.Ent
 	return left
 }
 
-// after returns what is stored in these sections once the changes are made.
-func after(entries []policy.Entry, changes []Change, sections ...policy.Section) []policy.Entry {
-	return slices.DeleteFunc(After(entries, changes, time.Time{}), func(e policy.Entry) bool {
-		return !slices.Contains(sections, e.Section())
-	})
+// those returns the entries that f accepts.
+func those(entries []policy.Entry, f func(policy.Entry) bool) (some []policy.Entry) {
+	for _, e := range entries {
+		if f(e) {
+			some = append(some, e)
+		}
+	}
+	return some
 }
 
 // checkReserved refuses changes by which quotas reserve more than the cluster's capacity, unless
@@ -213,8 +216,7 @@ func checkReserved(entries []policy.Entry, changes []Change) error {
 	if !slices.ContainsFunc(changes, ofQuotas) {
 		return nil
 	}
-	reserved, capacity := Reserved(
-		after(entries, changes, policy.QuotaSection, policy.QuotaSettingsSection))
+	reserved, capacity := Reserved(After(entries, changes, time.Time{}))
 	if capacity == 0 || reserved <= capacity {
 		return nil
 	}
@@ -235,8 +237,8 @@ func checkReserved(entries []policy.Entry, changes []Change) error {
 // Reserved returns what the quotas among entries reserve together, and the capacity, 0 if unknown;
 // both in bytes of cost a second.
 func Reserved(entries []policy.Entry) (reserved, capacity int64) {
-	set, _ := policy.NewSet(slices.DeleteFunc(slices.Clone(entries), func(e policy.Entry) bool {
-		return e.Section() == policy.PolicySection // which may have faults
+	set, _ := policy.NewSet(those(entries, func(e policy.Entry) bool {
+		return e.Section() != policy.PolicySection // which may have faults
 	}))
 	for _, q := range set.Quotas() {
 		reserved = min(reserved+q.Reserved, policy.MaxThroughput) // the bound of each
@@ -247,7 +249,7 @@ func Reserved(entries []policy.Entry) (reserved, capacity int64) {
 // checkPatterns refuses changes by which there are too many patterns, or two that tie. It looks at
 // what would be stored, so that changes may resolve each other's ties.
 func checkPatterns(entries []policy.Entry, changes []Change) error {
-	set := patterns(after(entries, changes, policy.PolicySection))
+	set := patterns(After(entries, changes, time.Time{}))
 	if err := set.CheckPatterns(patterns(entries)); err != nil {
 		return err // to look for ties may take long
 	}
@@ -263,16 +265,15 @@ func checkPatterns(entries []policy.Entry, changes []Change) error {
 // Ties returns the ties of patterns that changes would make in a store that holds entries. Check
 // refuses those that name a topic; the others are undecided.
 func Ties(entries []policy.Entry, changes []Change) []*policy.TieError {
-	return ties(patterns(after(entries, changes, policy.PolicySection)), changes)
+	return ties(patterns(After(entries, changes, time.Time{})), changes)
 }
 
 // patterns returns the set of the patterns among entries.
 func patterns(entries []policy.Entry) *policy.Set {
-	some := slices.DeleteFunc(slices.Clone(entries), func(e policy.Entry) bool {
-		return e.Section() != policy.PolicySection || e.Scope.Kind != policy.PatternKind ||
-			policy.IsZero(e.Settings)
-	})
-	set, _ := policy.NewSet(some) // other faults are found elsewhere
+	set, _ := policy.NewSet(those(entries, func(e policy.Entry) bool {
+		return e.Section() == policy.PolicySection && e.Scope.Kind == policy.PatternKind &&
+			!policy.IsZero(e.Settings)
+	})) // other faults are found elsewhere
 	return set
 }
 

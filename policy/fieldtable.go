@@ -122,6 +122,7 @@ func (t *table[T]) validate(v *T, scope Scope) (errs []error) {
 // anyTable is a table of any section, whose settings are of the table's type.
 type anyTable interface {
 	zero() Settings
+	isZero(s Settings) bool
 	fields(s Settings) []string
 	text(s Settings, field string) string
 	only(s Settings, fields []string) Settings
@@ -134,6 +135,16 @@ type anyTable interface {
 }
 
 func (t *table[T]) zero() Settings { return *new(T) }
+
+func (t *table[T]) isZero(s Settings) bool {
+	v := s.(T)
+	for i := range t.rows {
+		if t.rows[i].value.isSet(&v) {
+			return false
+		}
+	}
+	return true
+}
 
 func (t *table[T]) fields(s Settings) []string {
 	v := s.(T)

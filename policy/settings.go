@@ -78,7 +78,7 @@ func (s HistorySettings) Section() Section { return HistorySettingsSection }
 func Fields(s Settings) []string { return s.Section().table().fields(s) }
 
 // IsZero reports whether settings set nothing. Nil sets nothing.
-func IsZero(s Settings) bool { return s == nil || len(Fields(s)) == 0 }
+func IsZero(s Settings) bool { return s == nil || s.Section().table().isZero(s) }
 
 // Text returns a field as [Section.ParseField] reads it, "" if it is not set.
 func Text(s Settings, field string) string { return s.Section().table().text(s, field) }
