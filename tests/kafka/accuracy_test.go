@@ -41,3 +41,26 @@ func TestAccuracyOneLimit(t *testing.T) {
 		}
 	})
 }
+
+// TestAccuracyKilled: processes of a consumer group of franz-go and of one of kafka-go are killed.
+// Their permits were allocated for a round of 100 ms; others use their parts two rounds later.
+func TestAccuracyKilled(t *testing.T) {
+	accuracy.Measure(t, func(m *accuracy.M) {
+		const s = time.Second
+		scene := newScene(t, services.Redis(t), limit, 3, franzGo, kafkaGo)
+		scene.each(20)
+		time.Sleep(2 * s)
+		for i, g := range scene.groups {
+			scene.consumers[i].Kill(t)
+			died := time.Now()
+			time.Sleep(2500 * time.Millisecond)
+			m.Within("used 200 to 700 ms after a process of "+g.client+" was killed, %",
+				scene.consumers.Percent("", limit, died.Add(s/5), s/2), 90, 108)
+			m.Within("used from 200 ms after one of "+g.client+" was killed on, %",
+				scene.consumers.Percent("", limit, died.Add(s/5), 2*s), 96, 104)
+		}
+		for _, p := range scene.consumers[len(scene.groups):] {
+			p.Stop(t)
+		}
+	})
+}
