@@ -49,9 +49,10 @@ func operands(t *testing.T, topic string, replicas int) {
 			time.Sleep(time.Second)
 		}
 	})
+	time.Sleep(time.Second / 2) // no read falls between the records of one second
 	r := cluster.NewReader(store, "c", time.Second)
 	done.Go(func() { r.Run(ctx) })
-	time.Sleep(30*time.Second + time.Second/2)
+	time.Sleep(30*time.Second + time.Second/4)
 	_, _, ok := r.Topic(topic)
 	require.True(t, ok)
 	time.Sleep(3 * time.Second)
