@@ -35,6 +35,16 @@ func LimitKey(cluster string, scope policy.Scope, bytes bool) string {
 	return limitKind + tag(cluster, scope.String()) + unit
 }
 
+// LimitScope returns the scope that a key from LimitKey is of, as a text, unless that is a
+// subscription.
+func LimitScope(cluster, key string) string {
+	scope := strings.TrimPrefix(key, limitKind+"{"+cluster+"/")
+	if end := strings.LastIndex(scope, "}:"); end >= 0 {
+		scope = scope[:end]
+	}
+	return scope
+}
+
 // BusyKey returns the key of the limit by which a subscription slows down for the systems that its
 // handlers call.
 func BusyKey(cluster string, topic policy.Topic, subscription string) string {

@@ -112,6 +112,10 @@ type Overview struct {
 	Matching int       `json:"matching"` // topics that the filter leaves, on all pages
 	Page     int       `json:"page"`     // from 0
 	Rows     []Row     `json:"rows"`
+
+	// Limits of several topics together that the filter leaves: those that most calls wait for.
+	Aggregates         []Aggregate `json:"aggregates"`
+	MatchingAggregates int         `json:"matchingAggregates"` // also those that are not listed
 }
 
 // Totals are of the whole cluster, whatever a filter leaves.
@@ -149,6 +153,7 @@ func (st *State) Overview(q Query, now time.Time) Overview {
 		}
 	}
 	o.Matching, o.Totals.Backlog = len(rows), backlog.number()
+	o.Aggregates, o.MatchingAggregates = st.aggregatesWith(words)
 	order := sorts[cmp.Or(q.Sort, "throttled")]
 	sign := 1
 	if q.Reverse {

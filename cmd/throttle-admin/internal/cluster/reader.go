@@ -228,7 +228,7 @@ func (r *Reader) Topic(name string) (row Row, status Status, ok bool) {
 		return Row{}, r.status, false
 	}
 	r.opened[name] = now.Add(viewedFor)
-	return t.opened(name), r.status, true
+	return r.state.opened(name, t), r.status, true
 }
 
 // Points returns the points of a topic of the last hour after a time, in Unix seconds.

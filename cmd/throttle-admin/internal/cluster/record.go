@@ -12,6 +12,7 @@ import (
 // [dispatch.Stats], since hundreds of records are decoded in a second.
 type Record struct {
 	Replica       string         `json:"replica"`
+	Cluster       string         `json:"cluster"`
 	Time          int64          `json:"time"` // Unix milliseconds, by the replica's clock
 	Subscriptions []subscription `json:"subscriptions"`
 	More          int            `json:"more"`

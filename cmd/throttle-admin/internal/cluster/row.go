@@ -53,6 +53,7 @@ type Row struct {
 	WaitP99       Number            `json:"waitP99"`   // seconds, of calls that had to wait
 	Replicas      int               `json:"replicas"`
 	Subscriptions []SubscriptionRow `json:"subscriptions"`
+	Aggregates    []Aggregate       `json:"aggregates,omitempty"` // that it has; of one topic only
 }
 
 // A SubscriptionRow is what an overview shows of a subscription's messages with one owner.

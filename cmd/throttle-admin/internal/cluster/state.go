@@ -19,6 +19,8 @@ type State struct {
 	ticks    int       // so far
 	kept     time.Time // when tracks were last added and dropped
 	memory   int       // bytes of all points then
+
+	aggregates map[string]*Aggregate // by key, of the last Tick
 }
 
 // NewState returns a State that knows no replica.
@@ -50,6 +52,8 @@ type topic struct {
 	tracks tracks
 	viewed time.Time // when its points were last asked for
 	idle   time.Time // since when it has no groups; zero = it has some
+
+	contributions []contribution // to limits of several topics, of the last Tick
 }
 
 // A group has the parts that all replicas have of a subscription's messages with one owner.
@@ -121,17 +125,20 @@ func (st *State) Present(names []string, now time.Time) {
 	}
 }
 
-// Tick brings the rows and points of topics to now: of those on view, and of a tenth of the others
-// if there are many. It is to be called after Add and Present, once a second, and only if the
-// records of now could be read: what is as old as before is no new point.
+// Tick brings the rows and points of topics to now, and limits of several topics: of the topics on
+// view, and of a tenth of the others if there are many. It is to be called after Add and Present,
+// once a second, and only if the records of now could be read: what is as old as before is no new
+// point.
 func (st *State) Tick(now time.Time, onView map[string]bool) {
 	st.ticks++
 	for name, t := range st.topics {
 		if len(st.topics) <= eachTime || t.turn == st.ticks%turns || t.row.Topic == "" || onView[name] {
 			t.look(name, now)
+			t.contribute()
 			t.tracks.add(&t.row, now, st.gap)
 		}
 	}
+	st.aggregates = st.sumUp()
 	if now.Sub(st.kept) >= keepEvery {
 		st.kept = now
 		st.keep(now)
@@ -230,9 +237,14 @@ func (st *State) Points(name string, since int64, now time.Time) Points {
 	return t.tracks.since(since, now)
 }
 
-// opened returns the row of a topic with its operands.
-func (t *topic) opened(name string) Row {
+// opened returns the row of a topic with its operands, and the limits that it has with others.
+func (st *State) opened(name string, t *topic) Row {
 	row := t.row
+	for _, c := range t.contributions {
+		if a := st.aggregates[c.shown.Key]; a != nil {
+			row.Aggregates = append(row.Aggregates, *a)
+		}
+	}
 	row.Subscriptions = slices.Clone(row.Subscriptions)
 	most := max(1, min(maxOperands, maxTopicOperands/max(1, len(row.Subscriptions))))
 	for i := range row.Subscriptions {

@@ -88,21 +88,23 @@ func (w *world) console(listen string) {
 
 // populate adds topics of several conditions, and a ratekeeper.
 func (w *world) populate() {
-	const payments, clicks, events = "kafka://public/default/payments", "kafka://shop/web/clicks", "persistent://shop/web/events"
+	const payments, events = "kafka://public/default/payments", "persistent://shop/mail/events"
 	w.admin("set-msg-rate", "cluster", "2000", "--as", "ann", "-m", "nobody needs more")
-	w.admin("set-msg-rate", "shop/web", "500", "--as", "ann", "-m", "the database bears 600 writes a second")
+	w.admin("set", "shop/web", "messageRate=150", "aggregate=true", "--as", "ann", "-m", "the database bears 200 writes a second")
 	w.admin("pause", payments, "--for", "2h", "--as", "bob", "-m", "the provider is down")
 	w.run(payments, "export", func(s *dispatch.Subscription) error {
 		s.ReportBacklog(1200)
 		_, err := s.Acquire(w.ctx, 1)
 		return err
 	})
-	w.run(clicks, "statistics", func(s *dispatch.Subscription) error {
-		s.ReportBacklog(900)
-		time.Sleep(5 * time.Millisecond)
-		_, err := s.Acquire(w.ctx, 1)
-		return err
-	})
+	for _, topic := range []string{"kafka://shop/web/clicks", "kafka://shop/web/carts", "kafka://shop/mail/letters"} {
+		w.run(topic, "statistics", func(s *dispatch.Subscription) error {
+			s.ReportBacklog(900)
+			time.Sleep(5 * time.Millisecond)
+			_, err := s.Acquire(w.ctx, 1)
+			return err
+		})
+	}
 	w.run(events, "search", func(s *dispatch.Subscription) error {
 		s.ReportBacklog(0)
 		time.Sleep(10 * time.Millisecond)

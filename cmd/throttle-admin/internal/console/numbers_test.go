@@ -3,6 +3,7 @@ package console
 import (
 	"encoding/json"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/dispatch/permits"
+	"github.com/dispatchthrottle/throttle/policy"
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
@@ -30,7 +33,7 @@ func (s *site) publish(replica string, record func(second int64) []dispatch.Subs
 		defer close(done)
 		start := time.Now().Unix()
 		for n := int64(0); ; n++ {
-			stats := dispatch.Stats{Replica: replica, Time: 1000 * (start + n), Subscriptions: record(n)}
+			stats := dispatch.Stats{Replica: replica, Cluster: "eu", Time: 1000 * (start + n), Subscriptions: record(n)}
 			text, err := json.Marshal(stats)
 			if !assert.NoError(s.t, err) || s.store.Publish(s.t.Context(), "eu", replica, text, time.Hour) != nil {
 				return
@@ -165,6 +168,45 @@ func (w *world) opened(subscription string) map[string]string {
 	return eval[map[string]string](w, `(([row]) => Object.fromEntries([...row.cells].map((c, i) =>
 		[row.closest("table").tHead.rows[0].cells[i].innerText, c.querySelector("details .computed")?.textContent]).filter(([, text]) => text !== undefined)))(
 		[...document.querySelectorAll("tbody tr")].filter(r => r.dataset.key === `+quoted(subscription+"\n")+`))`)
+}
+
+// TestTogether: a limit of several topics is above the topics, with what all of them use of it and
+// a way to them, and in the page of each topic that has it.
+func TestTogether(t *testing.T) {
+	s := open(t)
+	s.publish("crafted", func(second int64) (all []dispatch.SubscriptionStats) {
+		for i, topic := range []string{free, paid, "kafka://shop/web/clicks"} {
+			sub := used(topic, "s", 10, second)
+			if i < 2 {
+				sub.Limits = append(sub.Limits, dispatch.LimitStats{
+					Key:    permits.LimitKey("eu", policy.TenantScope("public"), false),
+					Reason: dispatch.ReasonTenantMessages, Rate: 40, Granted: 20 * second,
+				})
+			}
+			if i == 0 {
+				sub.Waiting, sub.Reason = 3, dispatch.ReasonTenantMessages
+			}
+			all = append(all, sub)
+		}
+		return all
+	})
+	w := look(t, s)
+	const key = "tenant:public\ntenant's message rate"
+	want := []string{"tenant:public", "throttled", "40/s", "40/s", "100 %", "3", "1 of 2"}
+	w.show("/")
+	throttletest.Until(t, "the limit has its row", func() bool { return slices.Equal(want, w.cells(key)) })
+	eval[int](w, `document.querySelector(".together a").click() || 1`)
+	throttletest.Until(t, "the topics of the tenant are shown", func() bool {
+		return len(w.cells("kafka://shop/web/clicks")) == 0 && len(w.cells(free)) > 0 && len(w.cells(key)) > 0
+	})
+	assert.Equal(t, "?filter="+url.QueryEscape("://public/"), eval[string](w, "location.search"))
+	w.show("/topic?topic=" + url.QueryEscape(free))
+	throttletest.Until(t, "the topic has it, too", func() bool { return slices.Equal(want, w.cells(key)) })
+	w.show("/topic?topic=" + url.QueryEscape("kafka://shop/web/clicks"))
+	w.until("Dispatched against the limit")
+	throttletest.Until(t, "the topic is shown", func() bool { return strings.Contains(w.text(), "10/s") })
+	assert.Empty(t, w.cells(key))
+	w.check()
 }
 
 // TestStacked: in a stacked plot, each line is on top of those before, and what is said of it is

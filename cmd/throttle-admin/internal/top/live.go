@@ -107,13 +107,17 @@ func (m *model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 }
 
 // rows is how many topics fit.
-func (m *model) rows() int { return max(1, m.height-headLines-footLines) }
+func (m *model) rows() int {
+	return max(1, m.height-headLines-footLines-min(len(m.data.Aggregates), maxAggregates))
+}
 
 // refresh reads what is on view.
 func (m *model) refresh() {
 	q := &m.top.query
-	q.Size = m.rows()
-	m.data, m.status = m.top.reader.Overview(*q)
+	for q.Size = 0; q.Size != m.rows(); { // twice if limits take more or fewer lines than before
+		q.Size = m.rows()
+		m.data, m.status = m.top.reader.Overview(*q)
+	}
 	q.Page = m.data.Page
 	if i := slices.IndexFunc(m.data.Rows, func(r cluster.Row) bool { return r.Topic == m.at }); i >= 0 {
 		m.cursor = i

@@ -18,14 +18,16 @@ import (
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/cli"
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/cluster"
 	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/dispatch/permits/memory"
+	"github.com/dispatchthrottle/throttle/policy"
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
 // open returns a model of 50 topics, of which t07 waits most.
 func open(t *testing.T, more ...dispatch.SubscriptionStats) *model {
 	store := memory.New()
-	s := dispatch.Stats{Replica: "r", Time: 1, Subscriptions: more}
+	s := dispatch.Stats{Replica: "r", Cluster: "c", Time: 1, Subscriptions: more}
 	for n := range 50 {
 		waiting := 0
 		if n%10 == 7 {
@@ -115,6 +117,42 @@ func TestOverviewPage(t *testing.T) {
 	assert.Contains(t, screen(m), "turn the page")
 	press(m, "esc", "r")
 	assert.Contains(t, strings.Split(screen(m), "\n")[3], "/t49")
+}
+
+// TestAggregateLines: limits of several topics have lines above the topics, which fit in what is
+// left of the screen.
+func TestAggregateLines(t *testing.T) {
+	var more []dispatch.SubscriptionStats
+	for i := range 5 {
+		tenant := fmt.Sprintf("tenant%d", i)
+		s := dispatch.SubscriptionStats{
+			Topic: "kafka://" + tenant + "/default/t", Subscription: "billing", Backlog: -1,
+			Limits: []dispatch.LimitStats{{
+				Key: permits.LimitKey("c", policy.TenantScope(tenant), false), Reason: dispatch.ReasonTenantMessages, Rate: 1000,
+			}},
+		}
+		if i == 3 {
+			s.Waiting, s.Reason = 2, dispatch.ReasonTenantMessages
+		}
+		more = append(more, s)
+	}
+	m := open(t, more...)
+	lines := strings.Split(screen(m), "\n")
+	assert.Equal(t, "tenant:tenant3: throttled, unknown of 1000/s, 2 waiting calls, 1 of 1 topic", strings.TrimSpace(lines[2]))
+	assert.Equal(t, "tenant:tenant0: flowing, unknown of 1000/s, 0 waiting calls, 0 of 1 topic", strings.TrimSpace(lines[3]))
+	assert.Regexp(t, "^tenant:tenant1: ", lines[4])
+	assert.Regexp(t, "^TOPIC ", lines[5])
+	assert.Equal(t, 17, strings.Count(screen(m), "kafka://"), "a row in each line that is left")
+	press(m, "/", "t", "e", "n", "a", "n", "t", "4", "enter")
+	lines = strings.Split(screen(m), "\n")
+	assert.Regexp(t, "^tenant:tenant4: ", lines[2])
+	assert.Regexp(t, "^TOPIC ", lines[3])
+	press(m, "esc")
+	assert.Equal(t, 17, strings.Count(screen(m), "kafka://"))
+
+	var out strings.Builder
+	table(&out, m.data, m.status)
+	assert.Regexp(t, `\nLIMIT OF SEVERAL TOPICS +CONDITION +RATE .*\ntenant:tenant3 +throttled +unknown +1000/s +2 +1 +1\n`, out.String())
 }
 
 // TestNotCounted: of two topics that have caught up, the one that is charged to its limit has a

@@ -179,6 +179,33 @@ func table(w *strings.Builder, o cluster.Overview, status cluster.Status) {
 	if n := o.Matching - len(o.Rows); n > 0 {
 		fmt.Fprintf(w, "and %s more\n", cli.Count(n, "topic"))
 	}
+	if len(o.Aggregates) > 0 {
+		fmt.Fprintln(w)
+		output.Table(w, aggregateColumns, aggregateRows(o.Aggregates))
+	}
+	if n := o.MatchingAggregates - len(o.Aggregates); n > 0 {
+		fmt.Fprintf(w, "and %s of several topics more\n", cli.Count(n, "limit"))
+	}
+}
+
+var aggregateColumns = []string{"LIMIT OF SEVERAL TOPICS", "CONDITION", "RATE", "LIMIT", "WAITING CALLS", "TOPICS", "OF THESE WAIT"}
+
+func aggregateRows(all []cluster.Aggregate) (rows [][]string) {
+	for _, a := range all {
+		rows = append(rows, []string{
+			a.Scope, string(a.Condition), aggregateRate(a), limitRate(a.Limit), fmt.Sprint(a.Waiting), fmt.Sprint(a.Topics), fmt.Sprint(a.Throttled),
+		})
+	}
+	return rows
+}
+
+// aggregateRate is at least as large, if the rates of some topics are unknown.
+func aggregateRate(a cluster.Aggregate) string {
+	text := rate(a.Rate, a.Limit, false)
+	if a.Unknown > 0 && a.Rate.Known() {
+		return "at least " + text
+	}
+	return text
 }
 
 // wrong says what of the cluster cannot be read, if something cannot: first what and since when,
@@ -260,10 +287,16 @@ func limit(r cluster.Row) string {
 		return "none"
 	case l.Reason == "":
 		return unknown
-	case l.Shadow:
-		return number(cluster.Number(l.Rate)) + unit(l) + " (shadow)"
 	}
-	return number(cluster.Number(l.Rate)) + unit(l)
+	return limitRate(l)
+}
+
+func limitRate(l cluster.Limit) string {
+	text := number(cluster.Number(l.Rate)) + unit(l)
+	if l.Shadow {
+		text += " (shadow)"
+	}
+	return text
 }
 
 func unit(l cluster.Limit) string {

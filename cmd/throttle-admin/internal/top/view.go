@@ -10,6 +10,7 @@ import (
 	"charm.land/lipgloss/v2"
 	"github.com/charmbracelet/x/ansi"
 
+	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/cli"
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/cluster"
 	"github.com/dispatchthrottle/throttle/internal/printable"
 )
@@ -132,7 +133,7 @@ func (m *model) overviewLines() []string {
 		}
 		return texts
 	}
-	lines := append(m.head(), faint.Render(strings.Join(line(func(c column) string { return c.title }), " ")))
+	lines := append(append(m.head(), m.aggregateLines()...), faint.Render(strings.Join(line(func(c column) string { return c.title }), " ")))
 	for i, r := range m.data.Rows {
 		cells := line(func(c column) string { return c.cell(r, m.data.Time) })
 		if i == m.cursor {
@@ -146,6 +147,19 @@ func (m *model) overviewLines() []string {
 	}
 	if len(m.data.Rows) == 0 && !m.status.Unread {
 		lines = append(lines, "no topic "+map[bool]string{true: "is published by a replica", false: "matches"}[m.top.query.Filter == ""])
+	}
+	return lines
+}
+
+// maxAggregates is how many limits of several topics have a line.
+const maxAggregates = 3
+
+// aggregateLines are those of the limits of several topics that most calls wait for.
+func (m *model) aggregateLines() (lines []string) {
+	for _, a := range m.data.Aggregates[:min(len(m.data.Aggregates), maxAggregates)] {
+		text := fmt.Sprintf("%s: %s, %s of %s, %s, %d of %s", a.Scope, a.Condition, aggregateRate(a), limitRate(a.Limit),
+			cli.Count(a.Waiting, "waiting call"), a.Throttled, cli.Count(a.Topics, "topic"))
+		lines = append(lines, colors[a.Condition].Render(fit(text, m.width)))
 	}
 	return lines
 }

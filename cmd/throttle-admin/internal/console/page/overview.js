@@ -1,4 +1,5 @@
 // The overview: topics by how hard they are throttled.
+import { aggregateTable } from "./aggregates.js";
 import { el, fill, condition, off, value, json, table, text, tile } from "./dom.js";
 import { set } from "./console.js";
 import { behindText, drainedText, duration, limitText, number, rateText, short, timeText } from "./format.js";
@@ -8,6 +9,7 @@ const columns = [
   ["Wait p99", "wait", "number wide"], ["Backlog", "backlog", "number"], ["Behind for", "behind", "number wide"],
   ["Drained in", "drained", "number"], ["Subscriptions", "", "wide"], ["Replicas", "replicas", "number wide"],
 ];
+const mostAggregates = 5;
 const conditions = ["unavailable", "throttled", "paused", "stale", "flowing", "not published", "caught up", "idle"];
 
 export const overview = {
@@ -24,7 +26,7 @@ export const overview = {
       columns.filter(c => c[1]).map(([title, name]) => el("option", { value: name }, name === "throttled" ? "How hard it is throttled" : title)));
     const reverse = el("input", { type: "checkbox", onchange: () => set({ reverse: reverse.checked ? "true" : "", page: "" }) });
     const matching = el("span", { role: "status" });
-    const body = el("div");
+    const together = el("div"), body = el("div");
     let page = 0;
     const turn = by => set({ page: Math.max(0, page + by) || "" });
     const earlier = el("button", { type: "button", onclick: () => page > 0 && turn(-1) }, "Previous");
@@ -34,7 +36,7 @@ export const overview = {
       element: el("section", { "aria-label": "Overview" }, link, el("h1", {}, "Topics"), strip, tiles,
         el("form", { class: "filter", onsubmit: event => event.preventDefault() },
           search, el("label", {}, "Sort by ", sort), el("label", {}, reverse, " reversed"), earlier, later, matching),
-        body),
+        together, body),
       params(q) {
         if (document.activeElement !== search) search.value = q.get("filter") || "";
         sort.value = q.get("sort") || "throttled";
@@ -66,6 +68,7 @@ export const overview = {
       text(matching, unread ? "" : o.matching === 0 ? (t.topics === 0 ? "no replica publishes a topic" : "no topic matches") :
         (o.page * size + 1) + " to " + (o.page * size + o.rows.length) + " of " + o.matching);
       const now = Date.parse(o.time);
+      fill(together, o.aggregates.length === 0 ? [] : [aggregateTable(o.aggregates.slice(0, mostAggregates), o.matchingAggregates)]);
       fill(body, [table(columns.map(([title, , c]) => [title, c]), o.rows.map(r => [r.topic, [
         el("a", { href: "/topic?topic=" + encodeURIComponent(r.topic) }, short(r.topic)),
         condition(r.condition, r.condition === "stale" ? "stale since " + timeText(r.since) : ""),

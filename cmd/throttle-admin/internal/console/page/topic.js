@@ -1,4 +1,5 @@
 // A topic: the plots of the last hour, its policy, and why it waits.
+import { aggregateTable } from "./aggregates.js";
 import { el, fill, condition, value, json, table, meter, command, derived, opens, tile } from "./dom.js";
 import { ofSubscription, ofTopic } from "./arithmetic.js";
 import { overviewURL } from "./console.js";
@@ -62,7 +63,8 @@ export const topic = {
           opens(value(number(s.waiting)), of.waiting(s)), opens(value(duration(s.waitP99)), of.wait(s)),
           opens(value(number(s.backlog)), of.backlog(s)), opens(value(drainedText(s)), of.drained(s)),
           short(s.reason || ""),
-        ]]), "Subscriptions")]);
+        ]]), "Subscriptions"),
+        r.aggregates ? aggregateTable(r.aggregates, r.aggregates.length) : ""]);
     }
 
     function showExplanation(x) {
