@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/dispatch/permits"
 	"github.com/dispatchthrottle/throttle/policy"
 )
@@ -19,9 +18,9 @@ type Aggregate struct {
 	Limit     Limit     `json:"limit"`
 	Rate      Number    `json:"rate"`              // permits a second, of the topics that have a rate
 	Unknown   int       `json:"unknown,omitempty"` // topics whose rate is unknown
-	Waiting   int       `json:"waiting"`           // calls that wait for this limit
+	Waiting   int       `json:"waiting"`           // calls that wait for this limit now
 	Topics    int       `json:"topics"`            // that replicas publish
-	Throttled int       `json:"throttled"`         // topics of which calls wait for this limit
+	Throttled int       `json:"throttled"`         // topics of which calls wait for it, or lately did
 
 	shown limit // which Limit is of
 }
@@ -32,16 +31,13 @@ type contribution struct {
 	cluster string // that the key is of
 	rate    sum
 	waiting int
+	waited  bool
 }
 
 // isAggregate reports whether the limit is of several topics together.
 func (l *limit) isAggregate() bool {
-	switch l.Reason {
-	case dispatch.ReasonNamespaceMessages, dispatch.ReasonNamespaceBytes, dispatch.ReasonTenantMessages,
-		dispatch.ReasonTenantBytes, dispatch.ReasonClusterMessages, dispatch.ReasonClusterBytes:
-		return true
-	}
-	return false
+	_, ok := (&waits{}).of(l.Reason)
+	return ok
 }
 
 // contribute brings what the topic has of each Aggregate up to date.
@@ -80,9 +76,8 @@ func (c *contribution) add(p *part, i int) {
 	if rate, ok := p.counted(l.Key); ok {
 		c.rate.add(rate.smoothed)
 	}
-	if p.last.Reason == l.Reason {
-		c.waiting += p.last.Waiting
-	}
+	waiting, waited := p.waitedFor(l)
+	c.waiting, c.waited = c.waiting+waiting, c.waited || waited
 }
 
 // sumUp returns the limits of several topics, by key.
@@ -113,7 +108,7 @@ func (a *Aggregate) conclude() {
 		a.Rate = Unknown
 	}
 	switch {
-	case a.Waiting > 0:
+	case a.Throttled > 0:
 		a.Condition = Throttled
 	case a.Rate == 0 && a.Unknown == 0:
 		a.Condition = Idle
@@ -126,7 +121,7 @@ func (a *Aggregate) conclude() {
 func (a *Aggregate) add(c *contribution) {
 	a.Topics++
 	a.Waiting += c.waiting
-	if c.waiting > 0 {
+	if c.waited {
 		a.Throttled++
 	}
 	if rate := Number(c.rate.total); rate.Known() {
@@ -154,8 +149,8 @@ func filterOf(scope string) string {
 const maxAggregates = 20
 
 // aggregatesWith returns those with each word, in lower case, in the scope or in what its topics
-// have in common: those first that more calls wait for, and at most maxAggregates. It returns how
-// many there are of these in all, too.
+// have in common: throttled ones first, by how many calls wait for them, and at most maxAggregates.
+// It returns how many there are of these in all, too.
 func (st *State) aggregatesWith(words []string) (some []Aggregate, all int) {
 	some = []Aggregate{}
 	for _, a := range st.aggregates {
@@ -165,7 +160,8 @@ func (st *State) aggregatesWith(words []string) (some []Aggregate, all int) {
 		}
 	}
 	slices.SortFunc(some, func(a, b Aggregate) int {
-		return cmp.Or(falling(powerOfTwo(Number(a.Waiting)), powerOfTwo(Number(b.Waiting)), 1),
+		return cmp.Or(cmp.Compare(a.Condition.rank(), b.Condition.rank()),
+			falling(powerOfTwo(Number(a.Waiting)), powerOfTwo(Number(b.Waiting)), 1),
 			strings.Compare(a.Scope, b.Scope), strings.Compare(string(a.Limit.Reason), string(b.Limit.Reason)))
 	})
 	return some[:min(len(some), maxAggregates)], len(some)

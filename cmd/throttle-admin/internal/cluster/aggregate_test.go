@@ -68,10 +68,22 @@ func TestAggregates(t *testing.T) {
 	assert.Equal(t, 1, a.Throttled)
 	assert.Equal(t, cluster.Throttled, a.Condition)
 
+	now = 1.5
+	waits, others = together(orders, "billing", 75, 75), together(events, "search", 45, 45)
+	waits.Waits = map[dispatch.Reason]int64{dispatch.ReasonNamespaceMessages: 1, dispatch.ReasonMessages: 9}
+	others.Waits = map[dispatch.Reason]int64{dispatch.ReasonMessages: 9}
+	publishEU(st, "a", now, waits, others, caughtUp)
+	a = overview("").Aggregates[0]
+	assert.Zero(t, a.Waiting)
+	assert.Equal(t, 1, a.Throttled, "a call has waited since the last record, though none waits now")
+	assert.Equal(t, cluster.Throttled, a.Condition)
+
 	now = 2
 	bypassed := together(events, "late", 0, 0) // has no rate, and nothing is charged to it
 	bypassed.Limits[1].Bypassed = true
-	publishEU(st, "a", now, together(orders, "billing", 100, 100), together(events, "search", 60, 60), caughtUp, bypassed)
+	again := together(orders, "billing", 100, 100)
+	again.Waits = waits.Waits
+	publishEU(st, "a", now, again, together(events, "search", 60, 60), caughtUp, bypassed)
 	publishEU(st, "b", now, together(orders, "billing", 40, 40))
 	a = overview("").Aggregates[0]
 	assert.EqualValues(t, 100, a.Rate)
@@ -107,7 +119,8 @@ func TestAggregatesDiffer(t *testing.T) {
 	}
 }
 
-// TestManyAggregates: those are listed that most calls wait for, in an order that stands still.
+// TestManyAggregates: those are listed first that most calls wait for, then those that calls have
+// waited for, in an order that stands still.
 func TestManyAggregates(t *testing.T) {
 	st := cluster.NewState()
 	var subs []dispatch.SubscriptionStats
@@ -118,17 +131,20 @@ func TestManyAggregates(t *testing.T) {
 			Key:    permits.LimitKey("eu", policy.NamespaceScope("public", "", name), true),
 			Reason: dispatch.ReasonNamespaceBytes, Rate: 1e6,
 		})
-		if i == 29 {
-			s.Waiting, s.Reason = 3, dispatch.ReasonNamespaceBytes
-		}
 		subs = append(subs, s)
 	}
 	publishEU(st, "a", 0, subs...)
+	for i, waiting := range map[int]int{28: 300, 29: 3} {
+		subs[i].Waiting, subs[i].Reason = waiting, dispatch.ReasonNamespaceBytes
+	}
+	subs[20].Waits = map[dispatch.Reason]int64{dispatch.ReasonNamespaceBytes: 1}
+	publishEU(st, "a", 0.5, subs...)
 	st.Tick(at(0), nil)
 	o := st.Overview(cluster.Query{}, at(0))
 	require.Len(t, o.Aggregates, 20)
 	assert.Equal(t, 30, o.MatchingAggregates)
-	assert.Equal(t, "public/ns29", o.Aggregates[0].Scope)
-	assert.Equal(t, "public/ns00", o.Aggregates[1].Scope)
+	for i, want := range []string{"public/ns28", "public/ns29", "public/ns20", "public/ns00", "public/ns01"} {
+		assert.Equal(t, want, o.Aggregates[i].Scope)
+	}
 	assert.Equal(t, 1, st.Overview(cluster.Query{Filter: "ns28"}, at(0)).MatchingAggregates)
 }

@@ -19,6 +19,7 @@ type part struct {
 	shown    int         // the limit that a view shows, of last.Limits; -1 without one
 	requests float64     // to the permit store for all limits, a second, smoothed; NaN = unknown
 	waited   bool        // calls had to wait since the record before
+	waits    waits       // as of that
 
 	// absent is since when records do not have the subscription; 0 = they do. It is idle then, or
 	// left out, if the record has no room for it.
@@ -37,7 +38,7 @@ var unknownRate = limitRate{math.NaN(), math.NaN()}
 // newPart returns the part that a record of a time has first.
 func newPart(t *topic, g *group, r *replica, s subscription, at int64) *part {
 	return &part{
-		topic: t, group: g, replica: r, last: s, at: at, shown: shownOf(s.Limits), requests: math.NaN(),
+		topic: t, group: g, replica: r, last: s, at: at, shown: shownOf(s.Limits), requests: math.NaN(), waits: s.Waits,
 		rates: slices.Repeat([]limitRate{unknownRate}, len(s.Limits)),
 	}
 }
@@ -83,6 +84,7 @@ func (p *part) update(s subscription, at int64) dispatch.Histogram {
 		asked = math.NaN()
 	}
 	p.requests = smooth(p.requests, asked, passed)
+	p.waits = p.last.Waits
 	p.last, p.at, p.passed, p.rates, p.shown, p.waited = s, at, passed, rates, shownOf(s.Limits), waits.Count > 0
 	p.absent, p.leftOut = 0, false
 	return waits
@@ -102,10 +104,22 @@ func (p *part) miss(at int64, leftOut bool) {
 		p.rates[i] = rate
 	}
 	l := &p.last
+	p.waits = l.Waits
 	l.Waiting, l.Reason, l.Backlog, l.BehindSince, l.CaughtUp, l.Exempt, l.Paused = 0, "", -1, 0, false, false, false
 	for i := range l.Limits {
 		l.Limits[i].Bypassed = false
 	}
+}
+
+// waitedFor reports whether calls had to wait for the limit since the record before, and how many
+// wait now.
+func (p *part) waitedFor(l *limit) (waiting int, waited bool) {
+	if p.last.Reason == l.Reason {
+		waiting = p.last.Waiting
+	}
+	before, _ := p.waits.of(l.Reason)
+	n, _ := p.last.Waits.of(l.Reason)
+	return waiting, waiting > 0 || n > before
 }
 
 func indexOf(limits []limit, key string) int {

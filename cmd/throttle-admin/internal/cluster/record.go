@@ -30,8 +30,39 @@ type subscription struct {
 	BehindSince  int64           `json:"behindSince"`
 	Waiting      int             `json:"waiting"`
 	Reason       dispatch.Reason `json:"reason"`
+	Waits        waits           `json:"waits"`
 	WaitTimes    waitTimes       `json:"waitTimes"`
 	Limits       []limit         `json:"limits"`
+}
+
+// waits are how many calls have had to wait for each limit of several topics, all time. A struct is
+// decoded faster than a map.
+type waits struct {
+	NamespaceMessages int64 `json:"'namespace\\'s message rate'"`
+	NamespaceBytes    int64 `json:"'namespace\\'s byte rate'"`
+	TenantMessages    int64 `json:"'tenant\\'s message rate'"`
+	TenantBytes       int64 `json:"'tenant\\'s byte rate'"`
+	ClusterMessages   int64 `json:"'cluster\\'s message rate'"`
+	ClusterBytes      int64 `json:"'cluster\\'s byte rate'"`
+}
+
+// of returns those for a reason; ok is false if that is not a limit of several topics.
+func (w *waits) of(r dispatch.Reason) (n int64, ok bool) {
+	switch r {
+	case dispatch.ReasonNamespaceMessages:
+		return w.NamespaceMessages, true
+	case dispatch.ReasonNamespaceBytes:
+		return w.NamespaceBytes, true
+	case dispatch.ReasonTenantMessages:
+		return w.TenantMessages, true
+	case dispatch.ReasonTenantBytes:
+		return w.TenantBytes, true
+	case dispatch.ReasonClusterMessages:
+		return w.ClusterMessages, true
+	case dispatch.ReasonClusterBytes:
+		return w.ClusterBytes, true
+	}
+	return 0, false
 }
 
 // waitTimes is as in [dispatch.Histogram], without the sum.
