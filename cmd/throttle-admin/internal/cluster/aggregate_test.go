@@ -99,6 +99,27 @@ func TestAggregates(t *testing.T) {
 	assert.Empty(t, overview("").Aggregates)
 }
 
+// TestAggregateWaits: what counts are the calls that have waited between two records, and only
+// those of a subscription that is still published.
+func TestAggregateWaits(t *testing.T) {
+	st := cluster.NewState()
+	throttled := func(seconds float64, subs ...dispatch.SubscriptionStats) int {
+		publishEU(st, "a", seconds, subs...)
+		st.Tick(at(seconds), nil)
+		return st.Overview(cluster.Query{}, at(seconds)).Aggregates[0].Throttled
+	}
+	waited := func(n int64) dispatch.SubscriptionStats {
+		s := together(orders, "billing", 0, 0)
+		s.Waits = map[dispatch.Reason]int64{dispatch.ReasonNamespaceMessages: n}
+		return s
+	}
+	assert.Zero(t, throttled(0, waited(5)), "it is unknown when these were")
+	assert.Equal(t, 1, throttled(1, waited(6)))
+	assert.Zero(t, throttled(2, waited(6)))
+	assert.Equal(t, 1, throttled(3, waited(7)))
+	assert.Zero(t, throttled(4), "the record has it no more")
+}
+
 // TestAggregatesDiffer: while some replicas have the next limit and some have the last one, the
 // lowest is shown, whichever is read first; one in shadow mode only if all are.
 func TestAggregatesDiffer(t *testing.T) {

@@ -157,8 +157,8 @@ const maxAggregates = 3
 // aggregateLines are those of the limits of several topics that most calls wait for.
 func (m *model) aggregateLines() (lines []string) {
 	for _, a := range m.data.Aggregates[:min(len(m.data.Aggregates), maxAggregates)] {
-		text := fmt.Sprintf("%s: %s, %s of %s, %s, %d of %s", a.Scope, a.Condition, aggregateRate(a), limitRate(a.Limit),
-			cli.Count(a.Waiting, "waiting call"), a.Throttled, cli.Count(a.Topics, "topic"))
+		text := fmt.Sprintf("%s: %s, %s of %s, %d waiting, throttles %d of %s", a.Scope, a.Condition, aggregateRate(a), limitRate(a.Limit),
+			a.Waiting, a.Throttled, cli.Count(a.Topics, "topic"))
 		lines = append(lines, colors[a.Condition].Render(fit(text, m.width)))
 	}
 	return lines
