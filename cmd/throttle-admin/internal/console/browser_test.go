@@ -499,6 +499,10 @@ func TestAccessible(t *testing.T) {
 				w.show(path)
 				w.until(ready)
 				assert.LessOrEqual(t, eval[int64](w, "document.documentElement.scrollWidth"), width, "%s at %d", path, width)
+				if path == "/" && width >= 1280 {
+					assert.Zero(t, eval[int64](w, "Math.max(...[...document.querySelectorAll('.scroll')].map(e => e.scrollWidth - e.clientWidth))"),
+						"all columns of the overview are in sight at %d", width)
+				}
 				require.NoError(t, chromedp.Do(w.browser, func(ctx context.Context, target *chromedp.Target) (chromedp.Void, error) {
 					_, err := chromedp.Evaluate[any](string(axe)+";0")(ctx, target)
 					return chromedp.Void{}, err
