@@ -210,6 +210,17 @@ func TestTheTableHasEveryField(t *testing.T) {
 	}
 }
 
+// TestUnknownField: of a field that no section knows, and that is like none, the error says where
+// the known ones are listed.
+func TestUnknownField(t *testing.T) {
+	for _, section := range policy.Sections() {
+		_, err := policy.Unmarshal(section, []byte(`{"schema":2,"xyzzy":true}`))
+		require.ErrorContains(t, err, "xyzzy")
+		assert.ErrorContains(t, err, "unknown field: see throttle-admin ", section)
+		assert.ErrorContains(t, err, " --help", section)
+	}
+}
+
 // samples are two valid texts of each field.
 var samples = map[string]string{
 	"messageRate": "100/s 0", "byteRate": "500/1m 0", "burst": "0 7", "byteBurst": "1 2",
@@ -413,8 +424,10 @@ func FuzzUnmarshal(f *testing.F) {
 	}
 	f.Add([]byte(`{"schema":2,"total":"1MiB","mode":"shadow"}`), uint8(1))
 	f.Add([]byte(`{"schema":2,"zones":["a","b"]}`), uint8(2))
+	f.Add([]byte(`{"schema":2,"reasonRequired":true}`), uint8(3))
+	sections := policy.Sections()
 	f.Fuzz(func(t *testing.T, data []byte, n uint8) {
-		section := policy.Sections()[n%3]
+		section := sections[int(n)%len(sections)]
 		s, err := policy.Unmarshal(section, data)
 		if err != nil {
 			return

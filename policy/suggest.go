@@ -7,7 +7,9 @@ import (
 
 // setCommands are the commands whose help lists the fields of each section.
 var setCommands = [...]string{
-	"throttle-admin set", "throttle-admin quota set", "throttle-admin quota settings",
+	PolicySection: "throttle-admin set", QuotaSection: "throttle-admin quota set",
+	QuotaSettingsSection:   "throttle-admin quota settings",
+	HistorySettingsSection: "throttle-admin history settings",
 }
 
 // unknown returns the reason why a field has no row; text is its value.
