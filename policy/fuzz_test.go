@@ -17,6 +17,9 @@ func FuzzSnapshot(f *testing.F) {
 		`{"section":"policies","scope":"a/b","settings":{"schema":2,"paused":true},"temporary":true,"field":"paused",` +
 		`"expires":"2040-01-02T15:04:05Z"},{"section":"quotas","scope":"tag:x","settings":{"schema":2,"total":"1MiB"}}]}`))
 	f.Add([]byte(`{"schema":2,"entries":[{"section":"policies","scope":"%","settings":{"schema":2},"error":"unreadable"}]}`))
+	for _, section := range policy.Sections() {
+		f.Add([]byte(`{"schema":2,"entries":[{"section":"` + section.String() + `","scope":"cluster","settings":{"schema":2,"x":1}}]}`))
+	}
 	topic, err := policy.ParseScope("kafka://public/default/orders")
 	require.NoError(f, err)
 	f.Fuzz(func(t *testing.T, text []byte) {

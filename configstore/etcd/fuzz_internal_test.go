@@ -38,6 +38,9 @@ func FuzzEntry(f *testing.F) {
 	f.Add("/throttle/temporary/policies/cluster/paused", []byte(`{"expires":"2040-01-02T15:04:05Z","settings":{"schema":2,"paused":true}}`))
 	f.Add("/throttle/quotas/tag:x", []byte(`{"schema":2,"total":"1MiB"}`))
 	f.Add("/throttle/x/%zz", []byte(`null`))
+	for _, section := range policy.Sections() {
+		f.Add("/throttle/"+section.String()+"/cluster", []byte(`{"schema":2,"x":1}`))
+	}
 	topic, err := policy.ParseScope("kafka://public/default/orders")
 	require.NoError(f, err)
 	f.Fuzz(func(t *testing.T, key string, value []byte) {

@@ -372,6 +372,7 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte("schema: 2\npolicies:\n- scope: cluster\n  messageRate: 5\n"))
 	f.Add([]byte(`{"schema":2,"policies":[{"scope":"a/b","paused":true,"expires":"2040-01-02T15:04:05Z"}]}`))
 	f.Add([]byte("a: &a [*a, ? , !!x y]\n"))
+	f.Add([]byte("schema: 2\nquotas:\n- scope: tag:x\n  y: 1\nquotaSettings: {x: 1}\nhistorySettings: {x: 1}\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		entries, err := file.ParseAt("f", data, time.Time{})
 		if err != nil {

@@ -38,9 +38,11 @@ func FuzzFields(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, arg string) {
-		p, unset, err := ParseFields(policy.PolicySection, []string{arg})
-		if err == nil && policy.IsZero(p) && len(unset) != 1 {
-			t.Errorf("%q: neither set nor unset nor refused", arg)
+		for _, section := range policy.Sections() {
+			p, unset, err := ParseFields(section, []string{arg})
+			if err == nil && policy.IsZero(p) && len(unset) != 1 {
+				t.Errorf("%v: %q: neither set nor unset nor refused", section, arg)
+			}
 		}
 	})
 }
