@@ -164,6 +164,38 @@ func TestEmptyEtcd(t *testing.T) {
 	f.becomes(0)
 }
 
+// TestCreatedEtcd: a replica that may create the policy store does so in a wiped etcd, and nobody
+// loses a limit by it: not those whose policies had no marker, nor one whose policies were in a
+// file.
+func TestCreatedEtcd(t *testing.T) {
+	t.Parallel()
+	node := services.Etcd(t)
+	f := newFleet(t, "etcd://"+node.Endpoint+"/throttle", "memory:")
+	_, err := node.Client().Put(t.Context(), "/throttle/config/policies/cluster", `{"schema":2,"messageRate":"7/s"}`)
+	require.NoError(t, err)
+	f.start()
+	f.becomes(7)
+	_, err = node.Client().Delete(t.Context(), "/throttle/", clientv3.WithPrefix())
+	require.NoError(t, err)
+	f.refuses("is empty and not adopted", 7)
+	name := filepath.Join(t.TempDir(), "policies.yaml")
+	require.NoError(t, os.WriteFile(name, []byte("schema: 2\npolicies: [{scope: cluster, messageRate: 8/s}]\n"), 0o600))
+	moved := newFleet(t, "file:"+name, "memory:")
+	moved.start()
+	moved.becomes(8)
+
+	moved.policies = f.policies + "?create=true"
+	moved.start()
+	moved.refuses("is empty, and nobody has emptied it; the last policies were 1", 8)
+	f.refuses("is empty, and nobody has emptied it; the last policies were 1", 7)
+	f.policies = moved.policies
+	f.start()
+	f.refuses("is empty, and nobody has emptied it; the last policies were 1", 7)
+	f.set(9)
+	f.becomes(9)
+	moved.becomes(9)
+}
+
 // TestEmptiedByApply: an Apply that removes the last policy is in force at once. A restart finds
 // no fault.
 func TestEmptiedByApply(t *testing.T) {

@@ -15,7 +15,7 @@ import (
 type Marker struct {
 	ID     string `json:"id"`     // names the policies as they change over time
 	Epoch  int64  `json:"epoch"`  // when they were last adopted, Unix milliseconds
-	Serial int64  `json:"serial"` // counts Apply and Adopt
+	Serial int64  `json:"serial"` // counts Apply and Adopt; 0: a program with create=true made it
 	Count  int    `json:"count"`  // permanent entries after the last Apply or Adopt
 }
 
@@ -61,6 +61,12 @@ func (m Marker) Adopted(a Adoption, entries []policy.Entry, now time.Time) (Mark
 	return Marker{
 		ID: cmp.Or(a.ID, m.ID, rand.Text()), Epoch: epoch, Serial: m.Serial + 1, Count: policy.CountPermanent(entries),
 	}, nil
+}
+
+// Created returns the marker of an empty store in which a program with create=true begins. Nobody has
+// said that the store is to be empty, so it replaces no policies, and a first Apply is still one.
+func Created(now time.Time) Marker {
+	return Marker{ID: rand.Text(), Epoch: now.UnixMilli()}
 }
 
 // Applied returns the marker of a store that holds entries after changes. A store without a marker

@@ -95,10 +95,35 @@ func TestLineOfSerials(t *testing.T) {
 	assert.ErrorContains(t, line.Follow(empty(5)), "has lost its policies (1)")
 	assert.NoError(t, line.Follow(snapshot(5, 201, 9)), "they are back")
 	assert.NoError(t, line.Follow(empty(6)), "they were removed by Apply")
+
 	line = policy.Line{}
-	assert.NoError(t, line.Follow(snapshot(0, 10, 7)))
-	assert.NoError(t, line.Follow(empty(0)), "a source that does not count")
-	assert.NoError(t, line.Follow(empty(6)))
+	assert.NoError(t, line.Follow(empty(0)), "a new store")
+	assert.NoError(t, line.Follow(snapshot(0, 300, 7)), "a key was written by hand")
+	assert.ErrorContains(t, line.Follow(empty(0)), "and nobody has emptied it; the last policies were 1")
+	assert.NoError(t, line.Follow(empty(1)))
+
+	uncounted := func(s policy.Snapshot) policy.Snapshot {
+		s.Epoch = 0
+		return s
+	}
+	line = policy.Line{}
+	assert.NoError(t, line.Follow(uncounted(snapshot(0, 10, 7))))
+	assert.NoError(t, line.Follow(uncounted(empty(0))), "a source that does not count")
+}
+
+// TestLineOfNewStore: a store that a program has created replaces no policies, whatever they were.
+func TestLineOfNewStore(t *testing.T) {
+	created := policy.Snapshot{Identity: "new", Epoch: 9, Revision: 1}
+	created.Set, _ = policy.NewSet(nil)
+	for _, known := range []policy.Snapshot{{Revision: 7}, {Identity: "file", Epoch: 5, Plain: true}} {
+		known.Set = policy.Single(policy.Policy{MessageRate: policy.PerSecond(7)})
+		line := policy.Line{Known: known}
+		assert.ErrorContains(t, line.Follow(created), "nobody has emptied it", known.Identity)
+		assert.Equal(t, known, line.Known)
+		adopted := created
+		adopted.Epoch, adopted.Serial = 10, 1
+		assert.NoError(t, line.Follow(adopted))
+	}
 }
 
 // TestLineClockBehind: a clock that is set back across the end of a temporary policy, or that of

@@ -8,12 +8,13 @@ import (
 	"time"
 )
 
-// Snapshot is all policies and quotas at one revision of their store.
+// Snapshot is all policies and quotas at one revision of their store. A source that does not count
+// changes has no Epoch.
 type Snapshot struct {
 	Set      *Set   // never nil
 	Identity string // of the line of policies: the id of the store's marker; "" = it has none
 	Epoch    int64  // when the line was last adopted, Unix milliseconds; 0 = never
-	Serial   int64  // counts changes by Apply and Adopt, not those by other means; 0 = not counted
+	Serial   int64  // counts changes by Apply and Adopt, not those by other means
 	Revision int64  // of the store, when this was true; those of a later epoch are newer
 
 	// Plain means that the source has no history that could be lost, such as a file: what it holds
@@ -160,12 +161,16 @@ func (s Snapshot) Replaces(known Snapshot) error {
 		return held(FaultOlder, "the policy store is at revision %d (change %d), and was at %d (change %d): "+
 			"if it was restored from a backup, run: throttle-admin adopt",
 			s.Revision, s.Serial, known.Revision, known.Serial)
-	case s.Serial > 0 && s.Epoch == known.Epoch && s.Serial == known.Serial &&
-		CountPermanent(s.Set.entries) == 0:
-		if n := CountPermanent(known.Set.entries); n > 0 {
-			return held(FaultLost, "the policy store has lost its policies (%d): restore them, or run: "+
-				"throttle-admin adopt --empty", n)
-		}
+	case s.Epoch == 0 || CountPermanent(s.Set.entries) > 0:
+		return nil
+	}
+	switch n := CountPermanent(known.Set.entries); {
+	case n > 0 && s.Serial == 0:
+		return held(FaultLost, "the policy store is empty, and nobody has emptied it; the last policies were %d: "+
+			"check its address and prefix; restore them, or run: throttle-admin adopt --empty", n)
+	case n > 0 && s.Epoch == known.Epoch && s.Serial == known.Serial:
+		return held(FaultLost, "the policy store has lost its policies (%d): restore them, or run: "+
+			"throttle-admin adopt --empty", n)
 	}
 	return nil
 }

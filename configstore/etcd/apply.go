@@ -150,6 +150,21 @@ func (s *Store) mark(
 	return resp.Header.Revision, nil
 }
 
+// begin writes the marker of a store that was empty, unless another process has written one.
+func (s *Store) begin(ctx context.Context) error {
+	client, err := s.connect(ctx)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := s.bind(ctx)
+	defer cancel()
+	_, err = s.mark(ctx, client, configstore.Created(time.Now()), []clientv3.Cmp{s.applied(0)})
+	if err != nil {
+		return s.wrap("create", err)
+	}
+	return nil
+}
+
 // Adopt implements configstore.Store.
 func (s *Store) Adopt(
 	ctx context.Context, a configstore.Adoption,

@@ -17,7 +17,7 @@ const steps = 1000
 func (s *Store) List(ctx context.Context) (configstore.Snapshot, error) {
 	at, err := s.list(ctx, false)
 	if err == nil && s.create && at.Marker == (configstore.Marker{}) && len(at.Entries) == 0 {
-		if _, err = s.Adopt(ctx, configstore.Adoption{}); err == nil {
+		if err = s.begin(ctx); err == nil {
 			at, err = s.list(ctx, false)
 		}
 	}
