@@ -108,7 +108,8 @@ func (m Marker) Check(entries []policy.Entry, now time.Time) error {
 		return &policy.HeldError{
 			Fault: policy.FaultLost,
 			Text: fmt.Sprintf("configstore: the policy store has lost its policies (%d) and is not adopted "+
-				"without them: restore them from a backup, or run: throttle-admin adopt --empty", m.Count),
+				"without them: restore them from a backup, or see throttle-admin doctor; throttle-admin adopt --empty "+
+				"lifts all limits", m.Count),
 		}
 	}
 	return nil

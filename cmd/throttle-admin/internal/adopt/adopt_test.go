@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/dispatchthrottle/throttle"
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/adopt"
@@ -103,6 +105,53 @@ func TestFirstChange(t *testing.T) {
 	assert.Equal(t, 1, r.Policies)
 	assert.NotEmpty(t, r.Restart)
 	d.succeeds(set...)
+}
+
+// TestFirstChangeWithoutID: replicas that keep policies without an id would follow the first change
+// of an empty store, and lose what is not in it.
+func TestFirstChangeWithoutID(t *testing.T) {
+	d := newDesk(t)
+	set := []string{"set", "kafka://public/default/orders", "messageRate=7"}
+	held := dispatch.Stats{Replica: "billing-1", Revision: 2000, PoliciesHeld: true, PolicyError: "it is empty"}
+	d.publish(held)
+	d.succeeds(append(set, "--dry-run")...) // it has nothing to lose
+	held.Policies = 1
+	d.publish(held)
+	d.fails("the policy store is empty, and 1 replica keeps the policies of revision 2000 (billing-1): it is empty", set...)
+	d.fails("throttle-admin apply -f FILE --permits ''", set...)
+	d.permits = ""
+	d.succeeds(set...)
+}
+
+// TestLostPolicies: policies that an etcd has lost, with its marker left, are set again while the
+// replicas keep them.
+func TestLostPolicies(t *testing.T) {
+	node := services.Etcd(t)
+	d := &desk{t, "etcd://" + node.Endpoint, services.Patient(services.Redis(t))}
+	d.succeeds("set", "cluster", "messageRate=7")
+	lim, err := throttle.Open(t.Context(), d.policies, d.permits)
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, lim.Close()) })
+	_, err = lim.Subscription("kafka://public/default/orders", "billing")
+	require.NoError(t, err)
+	rate := func() float64 { return lim.Stats().Subscriptions[0].Limits[0].Rate }
+	id := lim.Stats().Identity
+	_, err = node.Client().Delete(t.Context(), "/throttle/config/policies", clientv3.WithPrefix())
+	require.NoError(t, err)
+	keeps := func(reason string) {
+		throttletest.Until(t, reason, func() bool { return strings.Contains(lim.Stats().PolicyError, reason) })
+		assert.InDelta(t, 7, rate(), 0)
+	}
+	keeps("has lost its policies (1)")
+	d.fails("has lost its policies (1)", "set", "cluster", "messageRate=5")
+	d.succeeds("adopt", "--empty", "--id", "interim")
+	keeps("has policies \"interim\"")
+	d.succeeds("set", "cluster", "messageRate=5")
+	d.succeeds("set", "public/default", "messageRate=6")
+	time.Sleep(200 * time.Millisecond)
+	keeps("has policies \"interim\"")
+	d.succeeds("adopt", "--id", id)
+	throttletest.Until(t, "the new policies are in force", func() bool { return lim.Ready() == nil && rate() == 6 })
 }
 
 // TestAdoptEmpty: an empty store is adopted for replicas that know policies only with --empty.

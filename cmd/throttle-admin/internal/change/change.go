@@ -16,6 +16,7 @@ import (
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/cli"
 	"github.com/dispatchthrottle/throttle/cmd/throttle-admin/internal/overcommit"
 	"github.com/dispatchthrottle/throttle/configstore"
+	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
@@ -123,8 +124,8 @@ func (p Plan) run(ctx context.Context, a *cli.App, f Flags) error {
 	})
 }
 
-// checkFirst refuses the first change of an empty store while replicas follow the policies of
-// another one: this store may have lost its policies, or be the wrong one.
+// checkFirst refuses the first change of an empty store while replicas keep or follow other
+// policies: this store may have lost its policies, or be the wrong one.
 func checkFirst(ctx context.Context, a *cli.App, s configstore.Snapshot) error {
 	if s.Plain || s.Marker.Serial > 0 || len(s.Entries) > 0 {
 		return nil
@@ -134,14 +135,20 @@ func checkFirst(ctx context.Context, a *cli.App, s configstore.Snapshot) error {
 		a.Warn("replicas may follow the policies of another store: %v", err)
 		return nil
 	}
-	others := cli.Others(replicas, s.Marker.ID)
-	if len(others) == 0 {
-		return nil
+	const check = "check --policies and its prefix. To put a backup in force, restore it, and run: " +
+		"throttle-admin adopt. To begin again, "
+	if others := cli.Others(replicas, s.Marker.ID); len(others) > 0 {
+		return cli.Hint(fmt.Errorf("the policy store is empty, and %s", others[0]),
+			check+"set all policies with --permits '', which replicas do not follow yet, and then run: "+
+				"throttle-admin adopt --id ID, with the id of these")
 	}
-	return cli.Hint(fmt.Errorf("the policy store is empty, and %s", others[0]),
-		"check --policies and its prefix. To put a backup in force, restore it, and run: "+
-			"throttle-admin adopt. To begin again, set all policies with --permits '', which "+
-			"replicas do not follow yet, and then run: throttle-admin adopt --id ID, with the id of these")
+	losing := slices.DeleteFunc(replicas, func(r dispatch.Stats) bool { return r.Policies == 0 })
+	if held := cli.HeldBy(losing); len(held) > 0 { // they know no id
+		return cli.Hint(fmt.Errorf("the policy store is empty, and %s", held[0]),
+			check+"set all policies in one change, which these replicas follow at once: "+
+				"throttle-admin apply -f FILE --permits ''")
+	}
+	return nil
 }
 
 // WarnUndecided warns about patterns for which it was too complex to decide whether they tie.

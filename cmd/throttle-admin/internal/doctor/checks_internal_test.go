@@ -140,7 +140,18 @@ func TestMends(t *testing.T) {
 		"right one: throttle-admin adopt --yes --id a": held(policy.Entry{
 			Scope: policy.TenantScope("public"), Settings: policy.Policy{MessageRate: policy.PerSecond(10)},
 		}),
-		"is to be empty: throttle-admin adopt --empty --yes --id a": held(),
+		"is to be empty: throttle-admin adopt --empty --yes --id a":      held(),
+		"with --permits '', and then: throttle-admin adopt --yes --id a": held(),
+		"--empty --yes --id interim; throttle-admin apply -f FILE; throttle-admin adopt --yes --id a; or, if": func() *facts {
+			f := sound()
+			f.snapshot.Marker.Count = 1
+			return f
+		}(),
+		"or set all in one change: throttle-admin apply -f FILE --permits ''; or, if": func() *facts {
+			f := held()
+			f.replicas[0].Identity = ""
+			return f
+		}(),
 		"see its log; replace the member if its data are damaged": func() *facts {
 			f := sound()
 			f.stores[0].etcd.Members[0].Alarms = []string{"alarm:CORRUPT"}

@@ -24,13 +24,22 @@ func (f *facts) heldReplicas() (found []finding) {
 }
 
 // adoption is the command that has replicas follow this policy store. Nobody adopts an empty one
-// by copying a command that was meant for another.
+// by copying a command that was meant for another. Replicas follow no policies of an interim id
+// while these are set.
 func (f *facts) adoption(flags string) string {
+	adopt, empty := "throttle-admin adopt --yes"+flags, "throttle-admin adopt --empty --yes"
 	if f.stores[0].err != nil || policy.CountPermanent(f.snapshot.Entries) > 0 {
-		return "throttle-admin adopt --yes" + flags
+		return adopt
 	}
-	return "restore the policies from a backup, or set them with --permits '', and then: throttle-admin adopt --yes" +
-		flags + "; or, if it is to be empty: throttle-admin adopt --empty --yes" + flags
+	again := "set them with --permits '', and then: " + adopt
+	switch {
+	case flags == "": // no replica knows an id
+		again = "set all in one change: throttle-admin apply -f FILE --permits ''"
+	case f.snapshot.Marker.Count > 0: // no change is made until it is adopted
+		again = "set them again: " + empty + " --id interim; throttle-admin apply -f FILE; " + adopt
+	}
+	return "restore the policies from a backup, and then: " + adopt + "; or " + again +
+		"; or, if it is to be empty: " + empty + flags
 }
 
 // idOf returns the flag that names the policies that a replica knows.

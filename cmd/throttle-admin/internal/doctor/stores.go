@@ -342,7 +342,7 @@ func (f *facts) marker() []finding {
 	empty := policy.CountPermanent(s.Entries) == 0
 	if err := s.Marker.Check(s.Entries, f.now); err != nil && s.Marker != (configstore.Marker{}) {
 		return []finding{{fault, "store-not-followed", "the policy store", err.Error(),
-			"Replicas keep the policies that they had before.", f.adoption("")}}
+			"Replicas keep the policies that they had before.", f.adoption(" --id " + cli.Argument(s.Marker.ID))}}
 	}
 	if s.Marker == (configstore.Marker{}) && !empty {
 		return []finding{{warning, "store-unmarked", "the policy store",
