@@ -38,6 +38,8 @@ const (
 	// the clock runs on for 1,500 years before its times are out of bounds for schedules.
 	maxTime = 5e10
 
+	year = 365 * 86400.0 // in seconds: a state whose last request is further ahead is damage
+
 	maxLate = 1e9 // seconds that a process counts as behind at most: they fit into a Duration
 )
 
@@ -100,6 +102,14 @@ func (c *clock) learn(published float64, t time.Time) (late time.Duration) {
 		return 0
 	}
 	return time.Duration(min(now-published, maxLate) * float64(time.Second))
+}
+
+// learnState takes over the time of the last request to a state, unless the state is lost: its clock
+// must not become that of all limits.
+func (c *clock) learnState(last float64, t time.Time) {
+	if last <= c.now(t)+year {
+		c.learn(last, t)
+	}
 }
 
 // run keeps the clock until ctx ends. full returns why nothing may be written; nil if it may.

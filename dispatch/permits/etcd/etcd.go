@@ -234,7 +234,7 @@ func (s *Store) State(ctx context.Context, key string) (schedule.State, float64,
 		}
 	}
 	now := time.Now()
-	s.clock.learn(found.State.Last, now)
+	s.clock.learnState(found.State.Last, now)
 	return found.State, s.clock.now(now), nil
 }
 

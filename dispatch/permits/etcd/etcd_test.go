@@ -2,6 +2,7 @@ package etcdpermits_test
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"math"
 	"net/url"
@@ -137,6 +138,43 @@ func TestPoisonedClock(t *testing.T) {
 		})
 		require.NoError(t, b.Close())
 	}
+}
+
+// TestPoisonedState: a state from years ahead is lost, and does not take the clock of all limits
+// with it.
+func TestPoisonedState(t *testing.T) {
+	e := services.Etcd(t)
+	a := open(t, e.Endpoint)
+	first, err := permitstest.Allocate(t.Context(), a, "limit", request(10))
+	require.NoError(t, err)
+	key := permits.EtcdKey("/test", "limit")
+	got, err := e.Client().Get(t.Context(), key)
+	require.NoError(t, err)
+	var stored map[string]any
+	require.NoError(t, json.Unmarshal(got.Kvs[0].Value, &stored))
+	state := stored["state"].(map[string]any)
+	for _, field := range []string{"Last", "Tail"} {
+		state[field] = state[field].(float64) + 3*365*86400
+	}
+	text, err := json.Marshal(stored)
+	require.NoError(t, err)
+	_, err = e.Client().Put(t.Context(), key, string(text), clientv3.WithLease(clientv3.LeaseID(got.Kvs[0].Lease)))
+	require.NoError(t, err)
+
+	b := open(t, e.Endpoint)
+	_, now, err := b.State(t.Context(), "limit")
+	require.NoError(t, err)
+	assert.Less(t, now, 1e6)
+	for _, s := range []*etcdpermits.Store{a, b} {
+		r := request(10)
+		r.Carry = first.Carry
+		reply, err := permitstest.Allocate(t.Context(), s, "limit", r)
+		require.NoError(t, err)
+		assert.Equal(t, s == a, reply.Lost, "the first request heals it")
+		assert.Less(t, reply.Now, 1e6)
+	}
+	assert.Less(t, clock(t, a), 1e6)
+	assert.Less(t, clock(t, open(t, e.Endpoint)), 1e6)
 }
 
 // TestAccuracyClock: how well the clocks of two processes agree, and how fast they run.

@@ -80,7 +80,7 @@ func (s *Store) allocate(
 			}
 		}
 		started := time.Now()
-		s.clock.learn(m.stored.State.Last, started)
+		s.clock.learnState(m.stored.State.Last, started)
 		now := s.clock.now(started)
 		next := m.stored.apply(requests, now)
 		if err := s.extendState(ctx, client, m, &next, requests[0].Allocate.Strict, now); err !=
