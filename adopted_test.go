@@ -442,7 +442,8 @@ func TestEditedFile(t *testing.T) {
 	f.becomes(7)
 	write(text + "  - {scope: public/default, messageRate: 5/s}\n")
 	f.becomes(5)
-	for _, cut := range []string{"", "schema: 2\n", "schema: 2\npolicies:\n", "schema: 2\npolicies:\n  - {scope: cluster}\n"} {
+	for _, cut := range []string{"", "schema: 2\n", "schema: 2\npolicies:\n", "schema: 2\npolicies:\n  - {scope: cluster}\n",
+		"schema: 2\nquotas: [{scope: 'tag:x', total: 1MiB}]\npolicies:\n"} {
 		write(cut)
 		f.refuses("policies: []", 5)
 		f.start()
@@ -459,6 +460,27 @@ func TestEditedFile(t *testing.T) {
 	write(text)
 	f.becomes(7)
 	assert.NotContains(t, f.log.String(), "no marker")
+}
+
+// TestRemovedFile: a file that is gone when a replica starts again is not created without policies
+// in place of those of the cache file.
+func TestRemovedFile(t *testing.T) {
+	t.Parallel()
+	name := filepath.Join(t.TempDir(), "policies.yaml")
+	f := newFleet(t, "file:"+name+"?create=true", "memory:")
+	f.start()
+	f.becomes(0)
+	require.NoError(t, os.Remove(name))
+	f.start()
+	f.becomes(0) // there was nothing to lose
+	f.set(7)
+	f.becomes(7)
+	require.NoError(t, os.Remove(name))
+	f.start()
+	f.refuses("was removed", 7)
+	require.NoFileExists(t, name)
+	f.set(8)
+	f.becomes(8)
 }
 
 // TestPoliciesWithoutMarker: an etcd that was filled by hand is followed, which is logged once.

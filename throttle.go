@@ -30,6 +30,7 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch/permits/none"
 	redispermits "github.com/dispatchthrottle/throttle/dispatch/permits/redis"
 	"github.com/dispatchthrottle/throttle/dispatch/ratekeeper"
+	"github.com/dispatchthrottle/throttle/policy"
 )
 
 // The environment variables that [FromEnv] and throttle-admin read.
@@ -94,16 +95,15 @@ func WithCostSample(probability float64) Option {
 func Open(
 	ctx context.Context, policiesURL, permitsURL string, opts ...Option,
 ) (*dispatch.Limiter, error) {
-	both, err := open(ctx, policiesURL, permitsURL)
-	if err != nil {
-		return nil, err
-	}
-	o := options{Config: dispatch.Config{
-		Policies: configstore.Source(both.policies), Permits: both.permits, OnClose: both.close,
-	}}
+	var o options
 	for _, opt := range opts {
 		opt(&o)
 	}
+	both, err := open(ctx, policiesURL, permitsURL, hasPolicies(o.CacheFile))
+	if err != nil {
+		return nil, err
+	}
+	o.Policies, o.Permits, o.OnClose = configstore.Source(both.policies), both.permits, both.close
 	if o.Logger != nil {
 		for _, w := range Warnings(policiesURL, permitsURL) {
 			o.Logger.Warn(w)
@@ -137,7 +137,7 @@ func Open(
 func OpenRatekeeper(
 	ctx context.Context, policiesURL, permitsURL string,
 ) (k *ratekeeper.Ratekeeper, closeStores func() error, err error) {
-	both, err := open(ctx, policiesURL, permitsURL)
+	both, err := open(ctx, policiesURL, permitsURL, false)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -150,11 +150,25 @@ type stores struct {
 	permits  dispatch.PermitStore
 }
 
-// open opens both stores, or none.
-func open(ctx context.Context, policiesURL, permitsURL string) (stores, error) {
+// hasPolicies reports whether a cache file holds policies.
+func hasPolicies(cacheFile string) bool {
+	text, err := os.ReadFile(cacheFile)
+	if err != nil {
+		return false
+	}
+	s, err := policy.UnmarshalSnapshot(text)
+	return err == nil && policy.CountPermanent(s.Set.Entries()) > 0
+}
+
+// open opens both stores, or none. It creates no file of policies if policies are known already.
+func open(ctx context.Context, policiesURL, permitsURL string, known bool) (stores, error) {
 	policies, policiesErr := OpenPolicies(ctx, policiesURL)
 	if f, ok := policies.(*file.Store); ok && policiesErr == nil {
-		policiesErr = f.Create(ctx)
+		if known {
+			f.Expect()
+		} else {
+			policiesErr = f.Create(ctx)
+		}
 	}
 	permits, permitsErr := OpenPermits(permitsURL)
 	err := errors.Join(policiesErr, permitsErr)
@@ -229,7 +243,8 @@ func numaflowReplica() string {
 // OpenPolicies opens the policy store at a URL:
 //
 //	etcd://user:password@host:port,host:port/prefix?OPTIONS
-//	file:policies.yaml      the file must exist; with ?create=true, a missing one is created
+//	file:policies.yaml      the file must exist; with ?create=true, a missing one is created, but
+//	                        not in place of policies in a cache file
 //	memory:                 for a single process; empty at the start
 //
 // The options of etcd are tls=true, ca=FILE, cert=FILE, key=FILE, server-name=NAME and

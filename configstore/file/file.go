@@ -22,8 +22,9 @@ import (
 // modification time or, if that is later, the end of its last expired entry, in milliseconds. Any
 // number of goroutines may use a Store, and any number of processes of one machine the file.
 type Store struct {
-	path   string
-	create bool // a missing file is an empty store
+	path     string
+	create   bool // a missing file is an empty store
+	expected bool // a missing file was there before
 
 	// The constant and the function of these names, but in tests.
 	checkEvery time.Duration
@@ -66,6 +67,10 @@ func OpenOrCreate(path string) (*Store, error) {
 	}
 	return s, err
 }
+
+// Expect is for a program that has had policies before, from a cache file for example: a missing
+// file is not an empty store then, but one that was removed. Call it first.
+func (s *Store) Expect() { s.create, s.expected = false, true }
 
 // List implements configstore.Store.
 func (s *Store) List(ctx context.Context) (configstore.Snapshot, error) {
@@ -168,7 +173,7 @@ func (s *Store) look() (state, error) {
 	s.state.known, s.state.info, s.state.read, s.state.data = true, info, read, data
 	modified := s.state.modified()
 	switch {
-	case info == nil && old.known: // it was there before
+	case info == nil && (old.known || s.expected): // it was there before
 		s.state.err = fmt.Errorf("configstore/file: %s: %w: the file was removed, and its last "+
 			"policies stay in force: restore it, and remove policies from it instead",
 			s.path, fs.ErrNotExist)

@@ -252,7 +252,7 @@ func TestParseFaults(t *testing.T) {
 		{"policies: []", []string{"p:1 schema"}},
 		{"schema: 2\nrules: []", []string{"p:2 rules"}},
 		{"schema: 2", []string{"p:1 policies"}},
-		{"schema: 2\nmarker: {id: a}\npolicies:", []string{"p:1 policies"}},
+		{"schema: 2\nmarker: {id: a}\npolicies:", []string{"p:3 policies"}},
 		{"schema: 2\npolicies:\n  - scope: cluster", []string{"p:1 policies"}},
 		{"schema: 2\npolicies: {a: 1}", []string{"p:2 "}},
 		{"schema: 2\npolicies:\n  - 5", []string{"p:3 "}},

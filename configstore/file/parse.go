@@ -214,7 +214,7 @@ func (p *fileParser) root(body ast.Node) {
 			p.section(section, pair.Value)
 		default:
 			p.fieldFault(pair.Key, key, "",
-				"unknown field: want schema, policies, quotas or quotaSettings")
+				"unknown field: want schema, policies, quotas, quotaSettings or historySettings")
 		}
 	}
 	if !schema {
@@ -222,8 +222,13 @@ func (p *fileParser) root(body ast.Node) {
 	}
 	sets := func(e policy.Entry) bool { return !policy.IsZero(e.Settings) }
 	if len(p.errs) == 0 && !p.empty && !slices.ContainsFunc(p.entries, sets) {
-		p.fieldFault(body, "policies", "", "nothing is set: if that is intended, write policies: []")
+		p.nothingSet(body)
 	}
+}
+
+// nothingSet reports what a file that was cut off may look like.
+func (p *fileParser) nothingSet(n ast.Node) {
+	p.fieldFault(n, "policies", "", "nothing is set: if that is intended, write policies: []")
 }
 
 func (p *fileParser) schema(n ast.Node) {
@@ -241,6 +246,8 @@ func (p *fileParser) schema(n ast.Node) {
 func (p *fileParser) section(section policy.Section, n ast.Node) {
 	list, isList := n.(*ast.SequenceNode)
 	switch _, isMapping := pairsOf(n); {
+	case n.Type() == ast.NullType && section == policy.PolicySection:
+		p.nothingSet(n)
 	case n.Type() == ast.NullType:
 	case isList:
 		p.empty = p.empty || section == policy.PolicySection && len(list.Values) == 0
