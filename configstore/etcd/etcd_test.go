@@ -63,7 +63,11 @@ func TestStore(t *testing.T) {
 			},
 			Write: func(t *testing.T, changes []configstore.Change) {
 				for _, c := range changes {
-					key := "/" + prefix + "/config/policies/" + url.PathEscape(c.Scope.String())
+					key := "/policies/" + url.PathEscape(c.Scope.String())
+					if c.Field != "" {
+						key = "/temporary" + key + "/" + c.Field
+					}
+					key = "/" + prefix + "/config" + key
 					var err error
 					if c.Deletes() {
 						_, err = node.Client().Delete(t.Context(), key)

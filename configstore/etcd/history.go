@@ -39,7 +39,11 @@ type head struct {
 	Serial int64 `json:"serial"` // of the newest record
 	Seen   int64 `json:"seen"`   // etcd's revision at which that change found the entries
 	Count  int   `json:"count"`  // permanent entries after it
-	Bytes  int64 `json:"bytes"`  // of all records so far, those that have been deleted too
+
+	// Ends are when temporary entries end, Unix milliseconds: the latest mostEnds of those after it.
+	Ends []int64 `json:"ends,omitempty"`
+
+	Bytes int64 `json:"bytes"` // of all records so far, those that have been deleted too
 
 	made int64 // etcd's revision of that change; 0 = there is no history
 }
@@ -49,7 +53,32 @@ type head struct {
 func (h head) plausible() bool {
 	const most = 1 << 53
 	return 0 < h.Serial && h.Serial < 1e11 && 0 <= h.Seen && h.Seen < most && 0 <= h.Count &&
-		0 <= h.Bytes && h.Bytes < most
+		0 <= h.Bytes && h.Bytes < most && slices.IsSorted(h.Ends)
+}
+
+const (
+	mostEnds = 100
+
+	// clockSlack is how far clocks may differ. A temporary entry that ends within that time may be
+	// gone by the clock of etcd.
+	clockSlack = time.Minute
+)
+
+// see notes that the history explains the entries that the store has at a revision of etcd's.
+func (h *head) see(revision int64, entries []policy.Entry) {
+	h.Seen, h.Count, h.Ends = revision, permanent(entries), endsOf(entries)
+	h.Ends = h.Ends[max(0, len(h.Ends)-mostEnds):]
+}
+
+// endsOf returns when temporary entries end, sorted.
+func endsOf(entries []policy.Entry) (all []int64) {
+	for _, e := range entries {
+		if e.Temporary {
+			all = append(all, e.Expires.UnixMilli())
+		}
+	}
+	slices.Sort(all)
+	return all
 }
 
 // pageSize is how many records are read at once.
@@ -137,10 +166,14 @@ func (s *Store) parseEnds(head, oldest []*mvccpb.KeyValue) (e ends) {
 	return e
 }
 
-// explains reports whether the history explains all of what is stored, as far as can be told
+// explains reports whether the history explains all of what is stored at now, as far as can be told
 // without reading it.
-func (e ends) explains(snap configstore.Snapshot) bool {
-	if permanent(snap.Entries) != e.Count {
+func (e ends) explains(snap configstore.Snapshot, now time.Time) bool {
+	after := func(all []int64) int {
+		n, _ := slices.BinarySearch(all, now.Add(clockSlack).UnixMilli())
+		return len(all) - n
+	}
+	if permanent(snap.Entries) != e.Count || after(endsOf(snap.Entries)) < after(e.Ends) {
 		return false
 	}
 	return !slices.ContainsFunc(snap.Entries, func(entry policy.Entry) bool {
@@ -166,7 +199,7 @@ var searchTime = time.Second // a variable for tests
 func (s *Store) found(
 	ctx context.Context, client *clientv3.Client, snap configstore.Snapshot, e ends, now time.Time,
 ) (configstore.Record, error) {
-	if e.explains(snap) {
+	if e.explains(snap, now) {
 		return configstore.Record{}, nil
 	}
 	inTime := func(yield func(configstore.Record, error) bool) {
@@ -201,7 +234,7 @@ func (s *Store) recordFound(
 		found.First = at.Serial == 0 && len(left) == 0 // not before everything is recorded
 		next.Serial++
 		if len(left) == 0 {
-			next.Seen, next.Count = at.revision, permanent(at.Entries)
+			next.see(at.revision, at.Entries)
 		}
 		ops, err := s.put(ctx, client, &next, found, now)
 		if err != nil {
@@ -278,7 +311,7 @@ func (s *Store) recordOps(
 	r := c.Record(at.Entries, now)
 	next := at.head
 	if explained {
-		next.Seen, next.Count = at.revision, permanent(configstore.After(at.Entries, c.Changes, now))
+		next.see(at.revision, configstore.After(at.Entries, c.Changes, now))
 	}
 	if len(r.Changes) == 0 {
 		if at.made == 0 {

@@ -232,6 +232,37 @@ func unwritable(t *testing.T, b Backend) {
 	assert.Equal(t, rate(2), p)
 }
 
+// endedPastTheTools: a temporary value that was removed by other means is found as any other change.
+func endedPastTheTools(t *testing.T, b Backend) {
+	ctx, s := patience(t), b.Open(t)
+	ann := configstore.By{Author: "ann"}
+	pause := configstore.Change{
+		Key:      configstore.Key{Scope: Orders, Field: "paused"},
+		Settings: policy.Policy{Paused: new(true)}, TTL: time.Hour,
+	}
+	_, err := s.Apply(ctx, commit(ann, put(Orders, rate(1)), []configstore.Change{pause}))
+	require.NoError(t, err)
+	was := historyOf(ctx, t, s)[0].Changes[1].Is
+	end := []configstore.Change{{Key: pause.Key}}
+	if b.Write == nil {
+		_, err = s.Apply(ctx, commit(configstore.By{WithoutHistory: true}, end))
+		require.NoError(t, err)
+	} else {
+		b.Write(t, end)
+	}
+	want := []configstore.Changed{{Key: pause.Key, Was: was}}
+	got := historyOf(ctx, t, s)
+	require.Len(t, got, 2)
+	assert.True(t, got[0].Found)
+	assert.Equal(t, want, got[0].Changes)
+	_, err = s.Apply(ctx, commit(ann, put(topic("x"), rate(2))))
+	require.NoError(t, err)
+	got = historyOf(ctx, t, s)
+	require.Len(t, got, 3)
+	assert.True(t, got[1].Found)
+	assert.Equal(t, want, got[1].Changes)
+}
+
 // reasonRequired: where the settings require a reason, a change without one is refused, and so is
 // one that would end the requirement.
 func reasonRequired(t *testing.T, b Backend) {
@@ -242,10 +273,12 @@ func reasonRequired(t *testing.T, b Backend) {
 	for _, changes := range [][]configstore.Change{
 		put(Orders, rate(1)), put(cluster, policy.HistorySettings{ReasonRequired: new(false)}),
 	} {
-		_, err = s.Apply(ctx, commit(configstore.By{Author: "ann"}, changes))
-		fault := new(policy.FieldError)
-		require.ErrorAs(t, err, &fault)
-		assert.Equal(t, "reason", fault.Field)
+		for _, blank := range []string{"", " \t\n", "\u200b\u202e"} {
+			_, err = s.Apply(ctx, commit(configstore.By{Author: "ann", Reason: blank}, changes))
+			fault := new(policy.FieldError)
+			require.ErrorAs(t, err, &fault, "%q", blank)
+			assert.Equal(t, "reason", fault.Field)
+		}
 		_, err = s.Apply(ctx, commit(configstore.By{Reason: "why"}, changes))
 		require.NoError(t, err)
 		_, err = s.Apply(ctx, commit(configstore.By{Reason: "why"},
