@@ -133,6 +133,9 @@ func (j journal) records() iter.Seq2[configstore.Record, error] {
 				r.Revision = newer - 1 // at most: what it has is not known
 			}
 			newer = r.Revision
+			if r.Found && len(r.Changes) == 0 && err == nil {
+				continue // it says that an old content was put back, which is as the history has it
+			}
 			if !yield(r, nil) {
 				return
 			}
@@ -164,7 +167,8 @@ func (s *Store) record(
 		return err
 	}
 	var b bytes.Buffer
-	if len(found.Changes) > 0 {
+	n := len(j.lines) // the next line must not make void the last one, whose change was made
+	if len(found.Changes) > 0 || n > 0 && j.lines[n-1].voidBefore(j.now) {
 		if err := j.append(&b, j.now, found); err != nil {
 			return err
 		}

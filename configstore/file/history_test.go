@@ -57,6 +57,33 @@ func bursts(t testing.TB, s *file.Store) (all []int64) {
 	return all
 }
 
+// TestPutBack: a change whose temporary value has ended stays in the history when the file that was
+// there before is put back, and is changed again.
+func TestPutBack(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "p.yaml")
+	s := open(t, path)
+	setBurst(t, s, 1)
+	before, err := os.ReadFile(path)
+	require.NoError(t, err)
+	_, err = s.Apply(t.Context(), configstore.Commit{Changes: []configstore.Change{{
+		Key: configstore.Key{Field: "burst"}, Settings: policy.Policy{Burst: new(int64(2))}, TTL: time.Second,
+	}}})
+	require.NoError(t, err)
+	time.Sleep(1100 * time.Millisecond)
+	write := func(data []byte) {
+		require.NoError(t, os.WriteFile(path+".new", data, 0o600))
+		require.NoError(t, os.Rename(path+".new", path))
+	}
+	write(before)
+	require.Len(t, historyOf(t, s), 2)
+	setBurst(t, s, 3)
+	records := historyOf(t, s)
+	require.Len(t, records, 3)
+	assert.Equal(t, "burst", records[1].Changes[0].Field)
+	setBurst(t, s, 4)
+	assert.Len(t, historyOf(t, s), 4)
+}
+
 // TestCrashInChange: a process that ends at any byte of a change leaves a file and a history that
 // agree, and the next change goes on from there.
 func TestCrashInChange(t *testing.T) {

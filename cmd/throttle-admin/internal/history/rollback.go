@@ -128,13 +128,16 @@ func (f rollbackFlags) ask(
 	ctx context.Context, a *cli.App, p past, r configstore.Record,
 ) error {
 	since := p.since(r)
+	some, more := change.Latest(since)
+	if len(since) == 0 {
+		more = "what it changed is not as it left it, and the history does not say why\n"
+	}
 	switch {
 	case f.yes || f.DryRun:
 		return nil
 	case !a.Interactive():
 		conflict := &configstore.ConflictError{Have: p.Revision, Want: r.Revision}
 		lines := []error{conflict}
-		some, more := change.Latest(since)
 		for _, newer := range some {
 			lines = append(lines, errors.New(change.RecordOf(newer).String()))
 		}
@@ -145,7 +148,6 @@ func (f rollbackFlags) ask(
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "what revision %d changed has been changed since:\n", r.Revision)
-	some, more := change.Latest(since)
 	change.WriteRecords(&b, some)
 	return a.Confirm(ctx, b.String()+more+"Undo it all the same?")
 }
