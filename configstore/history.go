@@ -7,7 +7,9 @@ import (
 	"iter"
 	"maps"
 	"slices"
+	"strings"
 	"time"
+	"unicode"
 
 	"github.com/dispatchthrottle/throttle/policy"
 )
@@ -37,7 +39,8 @@ const (
 // validate returns the faults of a By in a store that holds entries, a *policy.FieldError each.
 func (b By) validate(entries []policy.Entry) error {
 	var errs []error
-	if b.Reason == "" && !b.WithoutHistory && reasonRequired(entries) {
+	visible := func(r rune) bool { return unicode.IsGraphic(r) && !unicode.IsSpace(r) }
+	if !strings.ContainsFunc(b.Reason, visible) && !b.WithoutHistory && reasonRequired(entries) {
 		errs = append(errs, &policy.FieldError{
 			Field: "reason", Reason: "missing: the settings of the history require one: " +
 				"--reason 'why', or -m",
