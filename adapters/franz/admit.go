@@ -227,10 +227,17 @@ func (s *shelf) hand(
 	return out
 }
 
-// addTo adds records of a partition to fetches.
+// addTo adds records of a partition to fetches. As in kgo, a poll has each partition once: its caller
+// may work on several at once.
 func addTo(out kgo.Fetches, topic string, id [16]byte, p kgo.FetchPartition) kgo.Fetches {
 	if k := len(out) - 1; k >= 0 {
 		if last := &out[k].Topics[0]; last.Topic == topic && last.TopicID == id {
+			same := func(had kgo.FetchPartition) bool { return had.Partition == p.Partition }
+			if i := slices.IndexFunc(last.Partitions, same); i >= 0 {
+				p.Records = append(last.Partitions[i].Records, p.Records...)
+				last.Partitions[i] = p
+				return out
+			}
 			last.Partitions = append(last.Partitions, p)
 			return out
 		}

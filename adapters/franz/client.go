@@ -65,7 +65,8 @@ type Client struct {
 //   - A transactional id with a group wants [NewSession].
 //
 // In the callbacks of a group, commit with the context that they get: with it, the kgo.Client
-// commits no record that was not returned. While a callback runs, polls wait for it, whether the
+// commits no record that was not returned. A [kgo.PreCommitFnContext] takes the place of what ensures
+// that: with one, commit with the Client instead. While a callback runs, polls wait for it, whether the
 // user blocks rebalances or not: a callback must not wait for a poll to end.
 func New(lim *dispatch.Limiter, opts []kgo.Opt, more ...Option) (*Client, error) {
 	if lim == nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -113,6 +114,34 @@ func TestMax(t *testing.T) {
 		require.LessOrEqual(t, got, 1+n%7)
 		n += got
 	}
+}
+
+// TestEachPartitionOnce: a poll returns what it has of a partition together and in order, whatever
+// the batches and tags. Its caller may work on several partitions at once.
+func TestEachPartitionOnce(t *testing.T) {
+	t.Parallel()
+	brokers := broker(t, 2, "orders")
+	fill(t, brokers, "orders", 2, 500, 10)
+	tagOf := franzthrottle.WithTagOf(func(r *kgo.Record) string { return strconv.FormatInt(r.Offset%2, 10) })
+	opts := []kgo.Opt{kgo.SeedBrokers(brokers...), kgo.ConsumeTopics("orders"), kgo.FetchMaxPartitionBytes(500)}
+	c, err := franzthrottle.New(throttletest.Open(t, perSecond(2000)).Limiter, opts, tagOf)
+	require.NoError(t, err)
+	t.Cleanup(c.Close)
+	next, together := make(map[int32]int64), 0
+	for n := 0; n < 1000; {
+		fetches, seen := poll(t, c, 0), make(map[int32]bool)
+		fetches.EachPartition(func(p kgo.FetchTopicPartition) {
+			require.False(t, seen[p.Partition])
+			seen[p.Partition] = true
+			for _, r := range p.Records {
+				require.Equal(t, next[p.Partition], r.Offset)
+				next[p.Partition]++
+			}
+			together = max(together, len(p.Records))
+			n += len(p.Records)
+		})
+	}
+	require.Greater(t, together, 1, "records with several tags came together")
 }
 
 // counted returns an option that counts the records that kgo hands out.
