@@ -129,6 +129,24 @@ func TestSound(t *testing.T) {
 	}
 }
 
+// TestUnusedPatterns: a topic counts once, however many of its subscriptions are known.
+func TestUnusedPatterns(t *testing.T) {
+	f := sound(policy.Entry{
+		Scope: policy.PatternScope("^kafka://public/default/x"), Settings: policy.Policy{MessageRate: policy.PerSecond(10)},
+	})
+	for _, topic := range []string{"a", "b"} {
+		for _, subscription := range []string{"billing", "audit"} {
+			f.replicas[0].Subscriptions = append(f.replicas[0].Subscriptions, dispatch.SubscriptionStats{
+				Topic: "kafka://public/default/" + topic, Subscription: subscription,
+			})
+		}
+	}
+	found := f.report().Findings
+	require.Len(t, found, 1, "%+v", found)
+	assert.Equal(t, "pattern-unused", found[0].Check)
+	assert.Equal(t, "it matches none of 2 topics that policies or running replicas name", found[0].Seen)
+}
+
 // TestMends: commands that do what is needed, and no harm.
 func TestMends(t *testing.T) {
 	held := func(entries ...policy.Entry) *facts {

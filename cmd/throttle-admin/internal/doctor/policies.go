@@ -168,7 +168,7 @@ func (f *facts) unusedPatterns() (found []finding) {
 	if len(f.replicas) == 0 {
 		return nil // no topics are known but those of policies
 	}
-	topics := f.topics()
+	topics := slices.CompactFunc(f.topics(), func(a, b place) bool { return a.topic == b.topic })
 	for _, e := range f.snapshot.Entries {
 		if e.Scope.Kind != policy.PatternKind || e.Temporary || e.Err != nil {
 			continue
