@@ -72,6 +72,22 @@ func TestChecks(t *testing.T) {
 				policy.Entry{Scope: policy.TopicScope(orders), Settings: policy.Policy{MessageRate: policy.PerSecond(10)}},
 			)
 		}},
+		{"never-reached", func(f *facts) { // of bytes; no limit is wider than that of messages
+			*f = *sound(
+				policy.Entry{Scope: policy.TenantScope("public"), Settings: policy.Policy{ByteRate: policy.PerSecond(500)}},
+				policy.Entry{Scope: policy.TopicScope(orders), Settings: policy.Policy{
+					ByteRate: policy.PerSecond(600), MessageRate: policy.PerSecond(700),
+				}},
+			)
+		}},
+		{"never-reached", func(f *facts) {
+			*f = *sound(
+				policy.Entry{Scope: policy.TopicScope(orders), Settings: policy.Policy{ByteRate: policy.PerSecond(1000)}},
+				policy.Entry{Scope: policy.SubscriptionScope(orders, "billing"), Settings: policy.Policy{
+					ByteRate: policy.PerSecond(5000),
+				}},
+			)
+		}},
 		{"other-policies", func(f *facts) { f.replicas[0].Identity = "b" }},
 		{"status-unreadable", func(f *facts) { f.stores[1].recordsErr = errors.New("a record of version 9") }},
 		{"history", func(f *facts) { f.historyErr = errors.New("the head is damaged") }},
@@ -112,6 +128,14 @@ func TestSound(t *testing.T) {
 		"a wider scope may throttle other topics": sound(limit(public, 10, 10), together, limit(orders, 5, 5)),
 		"a smaller burst is reached":              sound(limit(public, 10, 10), limit(orders, 20, 5)),
 		"a lower rate is reached":                 sound(limit(public, 10, 10), limit(orders, 5, 20)),
+		"a smaller burst of bytes is reached": sound(
+			policy.Entry{Scope: public, Settings: policy.Policy{
+				ByteRate: policy.PerSecond(10), ByteBurst: new(int64(10)),
+			}},
+			policy.Entry{Scope: orders, Settings: policy.Policy{
+				ByteRate: policy.PerSecond(20), ByteBurst: new(int64(5)),
+			}},
+		),
 		"the topics of idle replicas are not known": func() *facts {
 			f := sound(limit(pattern, 10, 10))
 			f.replicas[0].Subscriptions = []dispatch.SubscriptionStats{{Topic: "kafka://public/default/y", Subscription: "s"}}

@@ -86,48 +86,64 @@ func (f *facts) ignoredWeights() (found []finding) {
 
 // neverBinding finds limits that another limit of the same messages never lets anybody reach.
 func (f *facts) neverBinding() (found []finding) {
-	seen := map[string]bool{}
+	type id struct {
+		scope policy.Scope
+		field string
+	}
+	seen := map[id]bool{}
 	for _, at := range f.topics() {
 		e := f.set.Explain(f.cluster, at.topic, at.subscription)
-		type limit struct {
-			scope policy.Scope // that sets it
-			name  string
-			policy.Policy
-			modes policy.Modes
-		}
-		var limits []limit // the widest first
-		for _, g := range e.Aggregates {
-			limits = append(limits, limit{g.Scope, "the aggregate limit of " + g.Scope.String(), g.Policy, g.Modes})
-		}
-		limits = append(limits, limit{e.Sources["messageRate"], "the topic's limit", e.Topic, e.TopicModes})
-		if at.subscription != "" {
-			limits = append(limits, limit{
-				e.Sources["subscription.messageRate"], "the subscription's limit", e.Subscription, e.SubscriptionModes,
-			})
-		}
-		for i, l := range limits {
-			own := l.scope.Kind == policy.TopicKind || l.scope.Kind == policy.SubscriptionKind
-			if !own || !l.MessageRate.Limited() || l.modes.Messages.IsShadow() {
-				continue // a wider scope may throttle other topics
-			}
-			for _, wider := range limits[:i] {
-				if !wider.MessageRate.Limited() || wider.modes.Messages.IsShadow() ||
-					l.MessageRate.PerSec() < wider.MessageRate.PerSec() || burstOf(l.Policy) < burstOf(wider.Policy) ||
-					seen[l.scope.String()] {
-					continue
+		for _, field := range []string{"messageRate", "byteRate"} {
+			limits := limitsOf(e, at, field)
+			for i, l := range limits {
+				if l.scope.Kind != policy.TopicKind && l.scope.Kind != policy.SubscriptionKind {
+					continue // a wider scope may throttle other topics
 				}
-				seen[l.scope.String()] = true
-				found = append(found, finding{hint, "never-reached", l.scope.String(),
-					fmt.Sprintf("its messageRate is %s, and %s is %s", l.MessageRate, wider.name, wider.MessageRate),
-					"It never throttles: the other limit is reached first.",
-					fmt.Sprintf("throttle-admin set %s messageRate=", cli.Quote(l.scope))})
+				for _, wider := range limits[:i] {
+					if l.rate.PerSec() < wider.rate.PerSec() || l.burst < wider.burst || seen[id{l.scope, field}] {
+						continue
+					}
+					seen[id{l.scope, field}] = true
+					found = append(found, finding{hint, "never-reached", l.scope.String(),
+						fmt.Sprintf("its %s is %s, and %s is %s", field, l.rate, wider.name, wider.rate),
+						"It never throttles: the other limit is reached first.",
+						fmt.Sprintf("throttle-admin set %s %s=", cli.Quote(l.scope), field)})
+				}
 			}
 		}
 	}
 	return found
 }
 
-func burstOf(p policy.Policy) int64 { return *p.WithDefaults().Burst }
+// A limit is one that is enforced, of messages or of bytes.
+type limit struct {
+	scope policy.Scope // that sets it
+	name  string
+	rate  policy.Rate
+	burst int64
+}
+
+// limitsOf returns the limits of a place that a field sets and that are enforced, the widest first.
+func limitsOf(e policy.Effective, at place, field string) (limits []limit) {
+	add := func(scope policy.Scope, name string, p policy.Policy, modes policy.Modes) {
+		p = p.WithDefaults()
+		l, mode := limit{scope, name, p.MessageRate, *p.Burst}, modes.Messages
+		if field == "byteRate" {
+			l.rate, l.burst, mode = p.ByteRate, *p.ByteBurst, modes.Bytes
+		}
+		if l.rate.Limited() && !mode.IsShadow() {
+			limits = append(limits, l)
+		}
+	}
+	for _, g := range e.Aggregates {
+		add(g.Scope, "the aggregate limit of "+g.Scope.String(), g.Policy, g.Modes)
+	}
+	add(e.Sources[field], "the topic's limit", e.Topic, e.TopicModes)
+	if at.subscription != "" {
+		add(e.Sources["subscription."+field], "the subscription's limit", e.Subscription, e.SubscriptionModes)
+	}
+	return limits
+}
 
 // A place is a topic that policies name or replicas consume, or one of its subscriptions.
 type place struct {
