@@ -61,7 +61,8 @@ func viewsOf(c configstore.Changed) (views []View) {
 		}
 		views = append(views, View{
 			Scope: c.Scope.String(), Section: sectionOf(c.Key), Field: field, Before: was, After: is,
-			Expires: c.Is.Expires, before: pinned(c.Key, c.Was, was), after: pinned(c.Key, c.Is, is),
+			Expires: c.Is.Expires, Temporary: c.Key.Field != "", BeforeExpires: c.Was.Expires,
+			before: pinned(c.Key, c.Was, was), after: pinned(c.Key, c.Is, is),
 		})
 	}
 	return views

@@ -23,6 +23,10 @@ type View struct {
 	Expires time.Time `json:"expires,omitzero"` // of a temporary After; of the history, as it was set
 	Then    string    `json:"then,omitempty"`   // the value after Expires
 
+	// Of the history, which has permanent and temporary values apart.
+	Temporary     bool      `json:"temporary,omitempty"`    // Before and After are; "" is none
+	BeforeExpires time.Time `json:"beforeExpires,omitzero"` // of a temporary Before, as set
+
 	before, after string // in tables: with the time that is left, and "inherited"
 }
 
