@@ -2,7 +2,9 @@ package doctor
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"slices"
 	"strconv"
@@ -63,7 +65,7 @@ func gather(ctx context.Context, a *cli.App) (*facts, error) {
 	f := &facts{cluster: a.Cluster}
 	policies := store{name: "policy store", flag: "--policies", file: strings.HasPrefix(a.PoliciesURL, "file:")}
 	err := a.WithStore(ctx, func(ctx context.Context, s configstore.Store) error {
-		f.lookAtPolicies(ctx, s, &policies)
+		f.lookAtPolicies(ctx, a, s, &policies)
 		return nil
 	})
 	if err != nil {
@@ -83,8 +85,13 @@ func gather(ctx context.Context, a *cli.App) (*facts, error) {
 	return f, nil
 }
 
-func (f *facts) lookAtPolicies(ctx context.Context, s configstore.Store, view *store) {
+func (f *facts) lookAtPolicies(ctx context.Context, a *cli.App, s configstore.Store, view *store) {
 	if f.snapshot, view.err = s.List(ctx); view.err != nil {
+		return
+	}
+	if view.file && f.snapshot.Revision == 0 && !strings.HasSuffix(a.PoliciesURL, "?create=true") {
+		// A command would create the file, and a replica does not.
+		view.err = fmt.Errorf("%s: %w", a.PoliciesURL, fs.ErrNotExist)
 		return
 	}
 	if e, ok := s.(*configetcd.Store); ok {
@@ -161,7 +168,10 @@ func (f *facts) unreachable() (found []finding) {
 			why = "Replicas share no limits: onOutage says what each of them does."
 		}
 		mend := "start it, or correct " + s.flag
-		if s.file {
+		switch {
+		case s.file && errors.Is(s.err, fs.ErrNotExist):
+			mend = "correct " + s.flag + ", or create the file: throttle-admin set SCOPE FIELD=VALUE"
+		case s.file:
 			mend = "correct the file, or " + s.flag
 		}
 		found = append(found, finding{fault, "store-unreachable", "the " + s.name, s.err.Error(), why, mend})
