@@ -27,14 +27,22 @@ const (
 	Redis = "redis"
 )
 
+// A DeniedError is the error of a store that has refused its user.
+type DeniedError struct {
+	error
+	Store string // Etcd or Redis
+}
+
+func (e *DeniedError) Unwrap() error { return e.error }
+
 // Denied adds to the error of a store that has refused its user which command grants the right. A
-// role of "" stands for the one that the program has.
+// role of "" stands for the one that the program has. It returns a *DeniedError.
 func Denied(err error, store string, role Role) error {
 	if role == "" {
 		role = "ROLE"
 	}
-	return fmt.Errorf("%w: the user lacks this right; "+
-		"the commands that grant it: throttle-admin rights %s --role %s", err, store, role)
+	return &DeniedError{fmt.Errorf("%w: the user lacks this right; "+
+		"the commands that grant it: throttle-admin rights %s --role %s", err, store, role), store}
 }
 
 // DeniedByEtcd reports whether etcd has refused its user. The error of a watch has only the text.

@@ -13,6 +13,7 @@ import (
 	"github.com/dispatchthrottle/throttle/dispatch"
 	redispermits "github.com/dispatchthrottle/throttle/dispatch/permits/redis"
 	"github.com/dispatchthrottle/throttle/internal/etcdclient"
+	"github.com/dispatchthrottle/throttle/internal/role"
 	"github.com/dispatchthrottle/throttle/policy"
 )
 
@@ -53,6 +54,7 @@ func TestChecks(t *testing.T) {
 		{"redis-version", func(f *facts) { f.stores[1].redis[0].Version = "6.2.1" }},
 		{"store-slow", func(f *facts) { f.stores[1].p50 = 60 * time.Millisecond }},
 		{"store-unreachable", func(f *facts) { f.stores[0].err = errors.New("refused") }},
+		{"rights", func(f *facts) { f.stores[1].err = role.Denied(errors.New("NOPERM"), role.Redis, "") }},
 		{"clock", func(f *facts) { f.stores[1].offset = -2 * time.Second }},
 		{"clock", func(f *facts) { f.replicas[0].Time = f.now.Add(-40 * time.Second).UnixMilli() }},
 		{"two-policy-stores", func(f *facts) { f.replicas[0].Rivals = []string{"b"} }},

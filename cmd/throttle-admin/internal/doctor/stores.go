@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -163,6 +164,10 @@ func (f *facts) unreachable() (found []finding) {
 		if s.err == nil {
 			continue
 		}
+		if mend := grants(s.err); mend != "" {
+			found = append(found, finding{warning, "rights", "the " + s.name, s.err.Error(), "It was not looked at.", mend})
+			continue
+		}
 		why := "Replicas keep the last policies that they know; those that start have none, or their cache file."
 		if s.flag == "--permits" {
 			why = "Replicas share no limits: onOutage says what each of them does."
@@ -184,23 +189,14 @@ func (f *facts) unreadableRecords() (found []finding) {
 		if s.recordsErr == nil {
 			continue
 		}
-		n := unknownState(s, s.recordsErr, s.kind())
-		n.Check, n.Subject, n.Why = "status-unreadable", "status records of replicas",
-			"Replicas are missing from what doctor looks at."
+		n := unknownState(s, s.recordsErr, "status-unreadable")
+		n.Subject, n.Why = "status records of replicas", "Replicas are missing from what doctor looks at."
 		if len(f.replicas) == 0 {
 			n.Severity = warning
 		}
 		found = append(found, n)
 	}
 	return found
-}
-
-// kind is redis or etcd, as the command for rights names it.
-func (s store) kind() string {
-	if s.etcd != nil {
-		return "etcd"
-	}
-	return "redis"
 }
 
 // slowStore is how long a request takes at most of a store that is near enough.
@@ -257,7 +253,7 @@ func (f *facts) clocks() (found []finding) {
 func (f *facts) redis() (found []finding) {
 	for _, s := range f.stores {
 		if s.redisErr != nil {
-			found = append(found, unknownState(s, s.redisErr, "redis"))
+			found = append(found, unknownState(s, s.redisErr, "redis-unknown"))
 		}
 		for _, r := range s.redis {
 			host, port, _ := net.SplitHostPort(r.Address)
@@ -295,7 +291,7 @@ func (f *facts) etcd() (found []finding) {
 			continue
 		}
 		if s.etcdErr != nil {
-			found = append(found, unknownState(s, s.etcdErr, "etcd"))
+			found = append(found, unknownState(s, s.etcdErr, "etcd-unknown"))
 		}
 		for _, m := range s.etcd.Members {
 			if seen[m.Endpoint] {
@@ -336,12 +332,18 @@ func (f *facts) etcd() (found []finding) {
 }
 
 // unknownState is the finding that a server does not tell its state.
-func unknownState(s store, err error, kind string) finding {
-	mend := "see the reason"
-	if role.DeniedByEtcd(err) || strings.Contains(err.Error(), "NOPERM") {
-		mend = "give the user of this command the rights of a viewer: throttle-admin rights " + kind + " --role viewer"
+func unknownState(s store, err error, check string) finding {
+	return finding{hint, check, "the " + s.name, err.Error(), "Its settings were not looked at.",
+		cmp.Or(grants(err), "see the reason")}
+}
+
+// grants says how the user of this command gets its rights, if err is that it lacks one; else "".
+func grants(err error) string {
+	denied, ok := errors.AsType[*role.DeniedError](err)
+	if !ok {
+		return ""
 	}
-	return finding{hint, kind + "-unknown", "the " + s.name, err.Error(), "Its settings were not looked at.", mend}
+	return "give the user of this command the rights of a viewer: throttle-admin rights " + denied.Store + " --role viewer"
 }
 
 func (f *facts) marker() []finding {
@@ -363,13 +365,12 @@ func (f *facts) marker() []finding {
 }
 
 func (f *facts) history() []finding {
-	switch {
-	case f.historyErr == nil, f.stores[0].err != nil:
+	if f.historyErr == nil || f.stores[0].err != nil {
 		return nil
-	case role.DeniedByEtcd(f.historyErr):
+	}
+	if mend := grants(f.historyErr); mend != "" {
 		return []finding{{hint, "history-unknown", "the history of changes", f.historyErr.Error(),
-			"It was not looked at.", "give the user of this command the rights of a viewer: " +
-				"throttle-admin rights etcd --role viewer"}}
+			"It was not looked at.", mend}}
 	}
 	return []finding{{warning, "history", "the history of changes", f.historyErr.Error(),
 		"Changes are refused, since they cannot be recorded; pause is not.",

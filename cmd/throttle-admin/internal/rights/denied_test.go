@@ -2,6 +2,7 @@ package rights
 
 import (
 	"context"
+	"encoding/json"
 	"os"
 	"strings"
 	"sync"
@@ -28,6 +29,7 @@ func TestDenied(t *testing.T) {
 	g.does("redis", "admin", "quota", "set", "tag:reports", "total=400KiB")
 
 	testDeniedCommands(t, g)
+	testDeniedDoctor(t, g)
 	t.Run("policies", func(t *testing.T) {
 		g.t = t
 		_, err := throttle.Open(t.Context(), g.policies("nobody"), g.permits("redis", "replica"),
@@ -70,6 +72,34 @@ func testDeniedCommands(t *testing.T, g *guarded) {
 			assert.NotContains(t, errs, "ecret")
 		}
 	})
+}
+
+// testDeniedDoctor: stores that refuse the user of doctor are not taken for unreachable.
+func testDeniedDoctor(t *testing.T, g *guarded) {
+	t.Helper()
+	root := g.redisClient("root")
+	require.NoError(t, root.Do(t.Context(), "ACL", "SETUSER", "nobody", "on", ">"+g.secret("nobody")).Err())
+	for _, store := range []string{"redis", "etcd"} {
+		t.Run("doctor/"+store, func(t *testing.T) {
+			g.t = t
+			status, out, errs := g.run(store, "nobody", "doctor", "-o", "json")
+			assert.Equal(t, cli.ExitWarnings, status, errs)
+			var r struct {
+				Findings []struct{ Severity, Check, Subject, Mend string }
+			}
+			require.NoError(t, json.Unmarshal([]byte(out), &r), errs)
+			if !assert.Len(t, r.Findings, 2, out) {
+				return
+			}
+			for i, of := range []struct{ subject, store string }{{"the policy store", "etcd"}, {"the permit store", store}} {
+				f := r.Findings[i]
+				assert.Equal(t, "warning", f.Severity)
+				assert.Equal(t, "rights", f.Check)
+				assert.Equal(t, of.subject, f.Subject)
+				assert.Contains(t, f.Mend, "throttle-admin rights "+of.store+" --role viewer")
+			}
+		})
+	}
 }
 
 // testDeniedPermits: a Limiter whose permit store refuses goes on, and its log says why.
