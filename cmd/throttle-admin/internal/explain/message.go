@@ -3,6 +3,7 @@ package explain
 import (
 	"errors"
 	"fmt"
+	"iter"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -24,7 +25,7 @@ func (f *messageFlags) add(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&f.asked, "message", false,
 		"show what would happen to a message of the topic now: its limits, and how long it would wait")
 	cmd.Flags().StringVar(&f.tag, "tag", "", "with --message: the tag of its subscription, whose quota applies")
-	cmd.Flags().Int64Var(&f.bytes, "bytes", 1024, "with --message: its size")
+	cmd.Flags().Int64Var(&f.bytes, "bytes", 1024, "with --message: its size; messages before it are taken to be as large")
 }
 
 // check returns the faults of the flags.
@@ -211,8 +212,8 @@ func (x *explanation) inFlight() (fewest, most int64) {
 	return fewest, most
 }
 
-// predict says how long the message waits for a limit. Callers ahead of it want one permit each, or
-// of bytes as many as the message.
+// predict says how long the message waits for a limit. Messages ahead of it, and the one before it,
+// take one permit each, or of bytes as many as the message.
 func (x *explanation) predict(m *messageLimit, v limitView) {
 	waiting, replicas := x.waitingFor(v.Key)
 	rate := m.Rate
@@ -220,6 +221,7 @@ func (x *explanation) predict(m *messageLimit, v limitView) {
 		rate = v.InForce
 	}
 	each := float64(m.Permits)
+	debt := x.debtBefore(m, v, rate)
 	per := output.Number(rate) + "/s"
 	switch {
 	case rate == 0:
@@ -229,6 +231,10 @@ func (x *explanation) predict(m *messageLimit, v limitView) {
 		m.Wait = float64(v.Reserved+int64(v.Queued)+1) / rate
 		m.How = fmt.Sprintf("(%d slots allocated + %d callers queued + 1) / %s = %s",
 			v.Reserved, v.Queued, per, output.Seconds(m.Wait))
+	case waiting == 0 && debt > rate*max(round, v.Ahead):
+		m.Wait = debt / rate
+		m.How = fmt.Sprintf("if the message before it was as large, it waits for what that one lacked: (%d - %s) / %s = %s",
+			m.Permits, output.Number(each-debt), per, output.Seconds(m.Wait))
 	case waiting == 0 && (v.Ahead <= round || x.heldOf(v.Key) > 0):
 		m.How = "free: no call waits for it"
 	case waiting == 0:
@@ -247,18 +253,45 @@ func (x *explanation) predict(m *messageLimit, v limitView) {
 // round is how far ahead permits are allocated, in seconds, while a limit is not used up.
 const round = 0.2
 
+// debtBefore returns the debt of bytes that a message as large has left, if there was one. A call
+// is charged all bytes of its message once one is free, and the next call waits for those that were
+// not, however long after. Replicas do not publish debts; those that together use less than half of
+// the limit are taken to have none.
+func (x *explanation) debtBefore(m *messageLimit, v limitView, rate float64) float64 {
+	if !m.Limit.Bytes() || v.InForce == 0 || len(x.replicas) == 0 { // no call has come
+		return 0
+	}
+	use, active := 0.0, false
+	for l := range x.statsOf(v.Key) {
+		use, active = use+l.Use, true
+	}
+	if active && use < rate/2 {
+		return 0
+	}
+	return float64(m.Permits-x.heldOf(v.Key)) - v.saved
+}
+
 // heldOf returns how many permits of a limit replicas hold.
 func (x *explanation) heldOf(key string) (held int64) {
-	for _, r := range x.replicas {
-		for _, s := range r.Subscriptions {
-			for _, l := range s.Limits {
-				if l.Key == key {
-					held += l.Held
+	for l := range x.statsOf(key) {
+		held += l.Held
+	}
+	return held
+}
+
+// statsOf are what replicas that are not idle say of a limit.
+func (x *explanation) statsOf(key string) iter.Seq[dispatch.LimitStats] {
+	return func(yield func(dispatch.LimitStats) bool) {
+		for _, r := range x.replicas {
+			for _, s := range r.Subscriptions {
+				for _, l := range s.Limits {
+					if l.Key == key && !yield(l) {
+						return
+					}
 				}
 			}
 		}
 	}
-	return held
 }
 
 // waitingFor returns how many calls wait for a limit, and in how many replicas.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -99,6 +101,31 @@ func TestMessageOfAUsedUpLimit(t *testing.T) {
 	})
 }
 
+// TestMessageOfADebt: a call is charged a message larger than what is free, and the next one waits,
+// also after its replica was idle.
+func TestMessageOfADebt(t *testing.T) {
+	s := newStores(t)
+	s.admin(t, "set", orders, "byteRate=1000")
+	message := func(bytes string) (r messageReport) {
+		out := s.admin(t, "explain", "--message", orders, "-o", "json", "--bytes", bytes)
+		require.NoError(t, json.Unmarshal([]byte(out), &r))
+		return r
+	}
+	sub, err := s.open(t).Subscription(orders, "billing")
+	require.NoError(t, err)
+	assert.Zero(t, message("5000").Wait)
+	_, err = sub.AcquireSized(t.Context(), 5000)
+	require.NoError(t, err)
+	_, _, ok := sub.TryAcquire(1)
+	require.False(t, ok)
+	throttletest.Until(t, "explain knows of the debt", func() bool {
+		r := message("5000")
+		return r.Wait > 4 && r.Wait <= 5 && r.Limits[0].How == "if the message before it was as large, "+
+			"it waits for what that one lacked: (5000 - 0) / 1000/s = 5s"
+	})
+	assert.Zero(t, message("100").Wait, "a batch pays for as much")
+}
+
 // TestPredictions: the arithmetic of each kind of limit.
 func TestPredictions(t *testing.T) {
 	const key = "limit"
@@ -108,6 +135,12 @@ func TestPredictions(t *testing.T) {
 			Limits: []dispatch.LimitStats{{Key: key, Reason: dispatch.ReasonMessages, Held: held}},
 		}}}
 	}
+	using := func(use float64, held int64) []dispatch.Stats {
+		r := replica(0, held)
+		r.Subscriptions[0].Limits[0].Use = use
+		return []dispatch.Stats{r}
+	}
+	bytes := messageLimit{Limit: dispatch.ReasonBytes, Rate: 1000, Permits: 5000}
 	for _, c := range []struct {
 		name     string
 		limit    messageLimit
@@ -134,6 +167,18 @@ func TestPredictions(t *testing.T) {
 			[]dispatch.Stats{replica(0, 1)}, 0, "free: no call waits for it"},
 		{"shadow", messageLimit{Rate: 10, Permits: 1, Mode: policy.Shadow}, limitView{}, []dispatch.Stats{replica(1, 0)},
 			0, "does not wait, in shadow mode; else (1 waiting call in 1 replica + 1) x 1 / 10/s = 200ms"},
+		{"a large message, and an idle replica", bytes, limitView{InForce: 1000}, []dispatch.Stats{{}},
+			5, "if the message before it was as large, it waits for what that one lacked: (5000 - 0) / 1000/s = 5s"},
+		{"a large message after others", bytes, limitView{InForce: 1000, Ahead: 0.1}, using(900, 100),
+			4.9, "if the message before it was as large, it waits for what that one lacked: (5000 - 100) / 1000/s = 4.9s"},
+		{"a large message after small ones", bytes, limitView{InForce: 1000, Ahead: 0.1}, using(100, 100),
+			0, "free: no call waits for it"},
+		{"a large message that a burst pays for", bytes, limitView{InForce: 1000, saved: 4900}, []dispatch.Stats{{}},
+			0, "free: no call waits for it"},
+		{"the first message", bytes, limitView{}, []dispatch.Stats{{}}, 0, "free: no call waits for it"},
+		{"a large message, and no replica", bytes, limitView{InForce: 1000}, nil, 0, "free: no call waits for it"},
+		{"a limit of bytes that is used up for longer", bytes, limitView{InForce: 1000, Ahead: 6}, using(900, 0),
+			6, "used up: allocated for the next 6s, and no replica holds a permit"},
 		{"no rate yet", messageLimit{Permits: 1}, limitView{}, nil, 0, "its rate is not known yet"},
 	} {
 		x := explanation{replicas: c.replicas}
@@ -201,30 +246,47 @@ func TestCharged(t *testing.T) {
 // TestAccuracyMessage: the wait that explain predicts is about the one that a message then has.
 func TestAccuracyMessage(t *testing.T) {
 	accuracy.Measure(t, func(m *accuracy.M) {
-		for _, mode := range []string{"fair", "strict"} {
+		for _, c := range []struct{ name, policy string }{
+			{"fair", "messageRate=10"}, {"strict", "messageRate=10 sharing.mode=strict"}, {"bytes", "byteRate=1000"},
+		} {
 			s := newStores(t)
-			s.admin(t, "set", orders, "messageRate=10", "sharing.mode="+mode)
+			s.admin(t, append([]string{"set", orders}, strings.Fields(c.policy)...)...)
 			sub, err := s.open(t).Subscription(orders, "billing")
 			require.NoError(m, err)
 			ctx, cancel := context.WithCancel(t.Context())
 			var callers sync.WaitGroup
 			for range 100 {
-				callers.Go(func() { _, _ = sub.Acquire(ctx, 1) })
+				callers.Go(func() { _, _ = sub.AcquireSized(ctx, 100) })
 			}
-			var predicted, took float64
-			throttletest.Until(t, "the status record names those that wait", func() bool {
-				var r messageReport
-				require.NoError(m, json.Unmarshal([]byte(s.admin(t, "explain", "--message", orders, "-o", "json")), &r))
-				predicted = r.Wait
-				return predicted > 5
-			})
-			start := time.Now()
-			_, err = sub.Acquire(ctx, 1)
-			took = time.Since(start).Seconds()
-			require.NoError(m, err)
-			m.Within(mode+": wait of a message, % of what explain predicted", 100*took/predicted, 75, 125)
+			took, predicted := waitOf(m, t, s, sub, "100")
+			m.Within(c.name+": wait of a message, % of what explain predicted", 100*took/predicted, 75, 125)
 			cancel()
 			callers.Wait()
 		}
+		s := newStores(t)
+		s.admin(t, "set", orders, "byteRate=1000")
+		sub, err := s.open(t).Subscription(orders, "billing")
+		require.NoError(m, err)
+		_, err = sub.AcquireSized(t.Context(), 6000)
+		require.NoError(m, err)
+		took, predicted := waitOf(m, t, s, sub, "6000")
+		m.Within("large messages: wait of the second, % of what explain predicted", 100*took/predicted, 75, 125)
 	})
+}
+
+// waitOf returns how many seconds a message waits, and how many explain has predicted just before.
+func waitOf(m *accuracy.M, t *testing.T, s stores, sub *dispatch.Subscription, bytes string) (took, predicted float64) {
+	throttletest.Until(t, "explain knows that the limit is used up", func() bool {
+		var r messageReport
+		out := s.admin(t, "explain", "--message", orders, "-o", "json", "--bytes", bytes)
+		require.NoError(m, json.Unmarshal([]byte(out), &r))
+		predicted = r.Wait
+		return predicted > 5
+	})
+	size, err := strconv.ParseInt(bytes, 10, 64)
+	require.NoError(m, err)
+	start := time.Now()
+	_, err = sub.AcquireSized(t.Context(), size)
+	require.NoError(m, err)
+	return time.Since(start).Seconds(), predicted
 }
