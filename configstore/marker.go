@@ -63,8 +63,9 @@ func (m Marker) Adopted(a Adoption, entries []policy.Entry, now time.Time) (Mark
 	}, nil
 }
 
-// Created returns the marker of an empty store in which a program with create=true begins. Nobody has
-// said that the store is to be empty, so it replaces no policies, and a first Apply is still one.
+// Created returns the marker of an empty store in which a program with create=true begins. Nobody
+// has said that the store is to be empty, so it replaces no policies, and a first Apply is still
+// one.
 func Created(now time.Time) Marker {
 	return Marker{ID: rand.Text(), Epoch: now.UnixMilli()}
 }

@@ -227,8 +227,8 @@ func (s *shelf) hand(
 	return out
 }
 
-// addTo adds records of a partition to fetches. As in kgo, a poll has each partition once: its caller
-// may work on several at once.
+// addTo adds records of a partition to fetches. As in kgo, a poll has each partition once: its
+// caller may work on several at once.
 func addTo(out kgo.Fetches, topic string, id [16]byte, p kgo.FetchPartition) kgo.Fetches {
 	if k := len(out) - 1; k >= 0 {
 		if last := &out[k].Topics[0]; last.Topic == topic && last.TopicID == id {

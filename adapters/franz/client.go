@@ -65,9 +65,9 @@ type Client struct {
 //   - A transactional id with a group wants [NewSession].
 //
 // In the callbacks of a group, commit with the context that they get: with it, the kgo.Client
-// commits no record that was not returned. A [kgo.PreCommitFnContext] takes the place of what ensures
-// that: with one, commit with the Client instead. While a callback runs, polls wait for it, whether the
-// user blocks rebalances or not: a callback must not wait for a poll to end.
+// commits no record that was not returned. A [kgo.PreCommitFnContext] takes the place of what
+// ensures that: with one, commit with the Client instead. While a callback runs, polls wait for it,
+// whether the user blocks rebalances or not: a callback must not wait for a poll to end.
 func New(lim *dispatch.Limiter, opts []kgo.Opt, more ...Option) (*Client, error) {
 	if lim == nil {
 		inner, err := kgo.NewClient(opts...)

@@ -232,7 +232,8 @@ func unwritable(t *testing.T, b Backend) {
 	assert.Equal(t, rate(2), p)
 }
 
-// endedPastTheTools: a temporary value that was removed by other means is found as any other change.
+// endedPastTheTools: a temporary value that was removed by other means is found as any other
+// change.
 func endedPastTheTools(t *testing.T, b Backend) {
 	ctx, s := patience(t), b.Open(t)
 	ann := configstore.By{Author: "ann"}

@@ -104,8 +104,8 @@ func (c *clock) learn(published float64, t time.Time) (late time.Duration) {
 	return time.Duration(min(now-published, maxLate) * float64(time.Second))
 }
 
-// learnState takes over the time of the last request to a state, unless the state is lost: its clock
-// must not become that of all limits.
+// learnState takes over the time of the last request to a state, unless the state is lost: its
+// clock must not become that of all limits.
 func (c *clock) learnState(last float64, t time.Time) {
 	if last <= c.now(t)+year {
 		c.learn(last, t)

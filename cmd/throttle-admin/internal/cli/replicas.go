@@ -64,9 +64,10 @@ type KnownID struct {
 	Replicas []string `json:"replicas"`
 }
 
-// KnownIDs returns the ids of the policies that replicas know, sorted; file for those of a file. Those
-// that have policies without an id, of a program for example, are in none. Epochs over a day ahead of the clock, which
-// no replica follows, do not count; ahead are the replicas that state one.
+// KnownIDs returns the ids of the policies that replicas know, sorted; file for those of a file.
+// Replicas whose policies have no id, those of a program for example, are in none. Epochs over a
+// day ahead of the clock, which no replica follows, do not count; ahead are the replicas that state
+// one.
 func KnownIDs(replicas []dispatch.Stats) (ids []KnownID, ahead []string) {
 	known := map[string]KnownID{}
 	for _, r := range replicas {
