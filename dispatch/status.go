@@ -93,6 +93,7 @@ type LimitStats struct {
 	Share       float64 `json:"share,omitempty"`    // of this replica, permits a second; 0 = unknown
 	Use         float64 `json:"use"`                // permits a second taken here lately
 	Held        int64   `json:"held,omitempty"`     // permits allocated and not used
+	Debt        int64   `json:"debt,omitempty"`     // permits used and not yet allocated
 	Granted     int64   `json:"granted"`            // permits, all time, those returned included
 	Returned    int64   `json:"returned,omitempty"` // permits given back unused, all time
 	Owed        int64   `json:"owed,omitempty"`     // permits used beyond those granted, all time
@@ -186,7 +187,7 @@ func limitStats(share sharing.Stats) LimitStats {
 	l := LimitStats{
 		Key: share.Key, Reason: Reason(share.Reason), Shadow: share.Shadow, Rate: share.Rate, Share: share.Share,
 		Use:  share.Use,
-		Held: share.Held, Granted: share.Granted, Returned: share.Returned, Owed: share.Owed,
+		Held: share.Held, Debt: share.Debt, Granted: share.Granted, Returned: share.Returned, Owed: share.Owed,
 		Expired: share.Lost, Allocations: share.Allocations, Queued: share.Queued, Pool: share.Pool,
 		Group: share.Group, Rival: share.Rival, Revision: share.Revision.Number, Bypassed: share.Bypassed,
 	}

@@ -142,7 +142,13 @@ func (l *Lane) demand(a *Admission, w waiting, s *sharing.Share, bytes bool) sha
 		return sharing.Demand{}
 	}
 	d := sharing.Demand{Anybody: w.callers > 0, Callers: w.callers}
-	if !d.Anybody || a.paused {
+	switch {
+	case a.paused:
+		return d
+	case !d.Anybody:
+		if s != a.paced { // a debt is paid while callers work, and not from when they come again
+			d.Waiting = float64(s.Debt())
+		}
 		return d
 	}
 	if s == a.paced {

@@ -4,7 +4,7 @@ import "math"
 
 // A Demand is what the callers of a share want at this moment.
 type Demand struct {
-	Waiting  float64 // permits asked for by callers that this limit holds up
+	Waiting  float64 // permits asked for by callers that this limit holds up, and those of a debt
 	Callers  int     // that wait; for a strict limit, those that may have a message in flight
 	Hindered int     // strict: those of them for which another limit has no permit now
 	Anybody  bool    // a caller waits for the message, whichever limit holds it up

@@ -169,6 +169,7 @@ type Stats struct {
 	resolve.Limit
 	Report
 	Held        int64 // allocated and not taken
+	Debt        int64 // taken and not yet allocated
 	Granted     int64 // permits that callers were granted, all time, those that they returned included
 	Returned    int64 // permits that callers gave back unused, all time
 	Owed        int64 // permits used beyond those granted, all time; later grants pay for them
@@ -182,7 +183,7 @@ type Stats struct {
 // Stats returns what there is to know of the share.
 func (s *Share) Stats(now float64) Stats {
 	stats := Stats{
-		Limit: s.Limit, Report: Report{Use: s.meter.rate(now)}, Held: s.Unspent(),
+		Limit: s.Limit, Report: Report{Use: s.meter.rate(now)}, Held: s.Unspent(), Debt: s.Debt(),
 		Returned: s.returned.Load(), Owed: s.owed.Load(),
 		Lost: s.lost + s.wasted.Load(), Allocations: s.allocations, Shadowed: s.shadow.messages.Load(), Rival: s.Rival(now),
 	}
