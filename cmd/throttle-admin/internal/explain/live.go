@@ -33,8 +33,6 @@ type limitView struct {
 	Ahead     float64 `json:"ahead,omitempty"`
 	Allocated float64 `json:"allocated,omitempty"`
 
-	saved float64 // bytes that the limit has saved up while it was idle
-
 	// Rival is another policy store whose replicas use the limit, as they or the permit store say.
 	Rival string `json:"rival,omitempty"`
 
@@ -81,9 +79,6 @@ func (x *explanation) addLive(ctx context.Context, a *cli.App, store dispatch.Pe
 			return err
 		}
 		l.shared.fill(&v, state, now)
-		if l.bytes && v.InForce > 0 {
-			v.saved = min(float64(*l.policy.WithDefaults().ByteBurst), max(0, now-state.Tail)*v.InForce)
-		}
 		if v.Sharing == "" && state.RivalCounts(now) { // else it is a schedule of former policies
 			v.Rival = schedule.RivalOf(x.Identity, state.Source, state.Rival.Source)
 		}

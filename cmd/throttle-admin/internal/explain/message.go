@@ -25,7 +25,7 @@ func (f *messageFlags) add(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&f.asked, "message", false,
 		"show what would happen to a message of the topic now: its limits, and how long it would wait")
 	cmd.Flags().StringVar(&f.tag, "tag", "", "with --message: the tag of its subscription, whose quota applies")
-	cmd.Flags().Int64Var(&f.bytes, "bytes", 1024, "with --message: its size; messages before it are taken to be as large")
+	cmd.Flags().Int64Var(&f.bytes, "bytes", 1024, "with --message: its size; messages that wait are taken to be as large")
 }
 
 // check returns the faults of the flags.
@@ -212,16 +212,15 @@ func (x *explanation) inFlight() (fewest, most int64) {
 	return fewest, most
 }
 
-// predict says how long the message waits for a limit. Messages ahead of it, and the one before it,
-// take one permit each, or of bytes as many as the message.
+// predict says how long the message waits for a limit. Callers ahead of it want one permit each, or
+// of bytes as many as the message. It needs one permit itself: the others of its bytes are a debt.
 func (x *explanation) predict(m *messageLimit, v limitView) {
 	waiting, replicas := x.waitingFor(v.Key)
 	rate := m.Rate
 	if v.InForce > 0 && v.Ramp {
 		rate = v.InForce
 	}
-	each := float64(m.Permits)
-	debt := x.debtBefore(m, v, rate)
+	debt := float64(x.debtOf(v.Key))
 	per := output.Number(rate) + "/s"
 	switch {
 	case rate == 0:
@@ -233,17 +232,21 @@ func (x *explanation) predict(m *messageLimit, v limitView) {
 			v.Reserved, v.Queued, per, output.Seconds(m.Wait))
 	case waiting == 0 && debt > rate*max(round, v.Ahead):
 		m.Wait = debt / rate
-		m.How = fmt.Sprintf("if the message before it was as large, it waits for what that one lacked: (%d - %s) / %s = %s",
-			m.Permits, output.Number(each-debt), per, output.Seconds(m.Wait))
+		m.How = fmt.Sprintf("%s taken before they were free / %s = %s",
+			output.Number(debt), per, output.Seconds(m.Wait))
 	case waiting == 0 && (v.Ahead <= round || x.heldOf(v.Key) > 0):
 		m.How = "free: no call waits for it"
 	case waiting == 0:
 		m.Wait = v.Ahead
 		m.How = fmt.Sprintf("used up: allocated for the next %s, and no replica holds a permit", output.Seconds(v.Ahead))
+	case m.Limit.Bytes():
+		m.Wait = (float64(waiting)*float64(m.Permits) + debt) / rate
+		m.How = fmt.Sprintf("(%s in %s x %d + %s taken before they were free) / %s = %s", cli.Count(waiting, "waiting call"),
+			cli.Count(replicas, "replica"), m.Permits, output.Number(debt), per, output.Seconds(m.Wait))
 	default:
-		m.Wait = (float64(waiting) + 1) * each / rate
-		m.How = fmt.Sprintf("(%s in %s + 1) x %d / %s = %s", cli.Count(waiting, "waiting call"),
-			cli.Count(replicas, "replica"), m.Permits, per, output.Seconds(m.Wait))
+		m.Wait = float64(waiting+1) / rate
+		m.How = fmt.Sprintf("(%s in %s + 1) x 1 / %s = %s", cli.Count(waiting, "waiting call"),
+			cli.Count(replicas, "replica"), per, output.Seconds(m.Wait))
 	}
 	if m.Mode == policy.Shadow {
 		m.How, m.Wait = "does not wait, in shadow mode; else "+m.How, 0
@@ -253,22 +256,13 @@ func (x *explanation) predict(m *messageLimit, v limitView) {
 // round is how far ahead permits are allocated, in seconds, while a limit is not used up.
 const round = 0.2
 
-// debtBefore returns the debt of bytes that a message as large has left, if there was one. A call
-// is charged all bytes of its message once one is free, and the next call waits for those that were
-// not, however long after. Replicas do not publish debts; those that together use less than half of
-// the limit are taken to have none.
-func (x *explanation) debtBefore(m *messageLimit, v limitView, rate float64) float64 {
-	if !m.Limit.Bytes() || v.InForce == 0 || len(x.replicas) == 0 { // no call has come
-		return 0
+// debtOf returns how many permits of a limit messages have taken that were not allocated yet: all
+// bytes of a message are taken once one is free.
+func (x *explanation) debtOf(key string) (debt int64) {
+	for l := range x.statsOf(key) {
+		debt += l.Debt
 	}
-	use, active := 0.0, false
-	for l := range x.statsOf(v.Key) {
-		use, active = use+l.Use, true
-	}
-	if active && use < rate/2 {
-		return 0
-	}
-	return float64(m.Permits-x.heldOf(v.Key)) - v.saved
+	return debt
 }
 
 // heldOf returns how many permits of a limit replicas hold.
