@@ -99,7 +99,7 @@ func Open(
 	for _, opt := range opts {
 		opt(&o)
 	}
-	both, err := open(ctx, policiesURL, permitsURL, hasPolicies(o.CacheFile))
+	both, err := open(ctx, policiesURL, permitsURL, o.CacheFile)
 	if err != nil {
 		return nil, err
 	}
@@ -137,7 +137,7 @@ func Open(
 func OpenRatekeeper(
 	ctx context.Context, policiesURL, permitsURL string,
 ) (k *ratekeeper.Ratekeeper, closeStores func() error, err error) {
-	both, err := open(ctx, policiesURL, permitsURL, false)
+	both, err := open(ctx, policiesURL, permitsURL, "")
 	if err != nil {
 		return nil, nil, err
 	}
@@ -160,11 +160,11 @@ func hasPolicies(cacheFile string) bool {
 	return err == nil && policy.CountPermanent(s.Set.Entries()) > 0
 }
 
-// open opens both stores, or none. It creates no file of policies if policies are known already.
-func open(ctx context.Context, policiesURL, permitsURL string, known bool) (stores, error) {
+// open opens both stores, or none. It creates no file of policies if the cache file has some.
+func open(ctx context.Context, policiesURL, permitsURL, cacheFile string) (stores, error) {
 	policies, policiesErr := OpenPolicies(ctx, policiesURL)
 	if f, ok := policies.(*file.Store); ok && policiesErr == nil {
-		if known {
+		if hasPolicies(cacheFile) {
 			f.Expect()
 		} else {
 			policiesErr = f.Create(ctx)

@@ -20,6 +20,7 @@ import (
 	"github.com/dispatchthrottle/throttle/configstore"
 	"github.com/dispatchthrottle/throttle/configstore/file"
 	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
 
 func setBurst(t testing.TB, s *file.Store, n int64) {
@@ -69,7 +70,10 @@ func TestPutBack(t *testing.T) {
 		Key: configstore.Key{Field: "burst"}, Settings: policy.Policy{Burst: new(int64(2))}, TTL: time.Second,
 	}}})
 	require.NoError(t, err)
-	time.Sleep(1100 * time.Millisecond)
+	throttletest.Until(t, "the temporary value has ended", func() bool {
+		list, err := s.List(t.Context())
+		return err == nil && len(list.Entries) == 1
+	})
 	write := func(data []byte) {
 		require.NoError(t, os.WriteFile(path+".new", data, 0o600))
 		require.NoError(t, os.Rename(path+".new", path))
