@@ -201,7 +201,7 @@ func (s *shelf) hand(
 	c *Client, out kgo.Fetches, t *topic, sub *dispatch.Subscription, n int, grant dispatch.Grant,
 ) kgo.Fetches {
 	n = min(n, grant.N())
-	t.owed = 0
+	t.owed, t.servedAt = 0, time.Now()
 	t.passed.add(n, time.Now())
 	for n > 0 {
 		i := s.firstReady(t)

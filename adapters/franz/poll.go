@@ -13,22 +13,28 @@ import (
 // kgo blocks rebalances from a poll with records until they are allowed. So no callback runs
 // between kgo's poll and take, and none while records that are kept are returned.
 func (c *Client) poll(ctx context.Context, max int) (fetches kgo.Fetches) {
-	c.awaitTurn(ctx, max, time.Since(c.polledAt))
+	over := hasEnded(ctx)
 	defer func() { c.polledAt = time.Now() }()
+	if !over {
+		c.awaitTurn(ctx, max, time.Since(c.polledAt))
+		c.shelf.trySlots(c, max)
+		defer c.shelf.leaveLines()
+	}
 	for {
-		if ctx != nil && ctx.Err() != nil {
+		if over {
 			c.hold()
 			return c.handOver(kgo.NewErrFetch(ctx.Err()))
 		}
 		if c.closing.Err() != nil {
 			return kgo.NewErrFetch(kgo.ErrClientClosed)
 		}
+		over = hasEnded(ctx) // before it looks at what has come
 		c.shelf.pause(c)
 		c.settleCommitted()
 		if ctx == nil || c.keeps() {
 			fetches = c.round(max, ctx != nil)
 		}
-		if len(fetches) == 0 && ctx != nil {
+		if len(fetches) == 0 && ctx != nil && !over {
 			fetches = c.wait(ctx, max)
 		}
 		if len(fetches) > 0 || ctx == nil {
@@ -36,6 +42,9 @@ func (c *Client) poll(ctx context.Context, max int) (fetches kgo.Fetches) {
 		}
 	}
 }
+
+// hasEnded reports whether a poll's context has ended; a nil ctx never does.
+func hasEnded(ctx context.Context) bool { return ctx != nil && ctx.Err() != nil }
 
 // round returns what may be returned now of what kgo has fetched, and of what is kept. waits says
 // that the poll waits if that is nothing.

@@ -46,6 +46,7 @@ type topic struct {
 	paused    bool          // by the shelf; see pause
 	waiter    *waiter       // for the first records that are kept; nil: none waits
 	owed      time.Duration // how long polls wait for its next turn, since it has missed one
+	servedAt  time.Time
 	positions map[int32]*position
 	owned     map[int32]bool // by the group's assignment
 	leaders   leaders

@@ -115,6 +115,20 @@ func TestNoTurnComes(t *testing.T) {
 	}
 }
 
+// TestADeadlineInATurn: a poll whose context ends while it waits for the turn of another topic
+// returns the records that are there.
+func TestADeadlineInATurn(t *testing.T) {
+	o := newOwing(t)
+	o.write()
+	throttletest.Until(t, "records come with a deadline", func() bool {
+		o.miss()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		*o.left -= o.PollFetches(ctx).NumRecords()
+		return *o.left == 0
+	})
+}
+
 // TestACommitWhileATurnIsAwaited: no record is committed that was not returned.
 func TestACommitWhileATurnIsAwaited(t *testing.T) {
 	o := newOwing(t, kgo.ConsumerGroup("billing"), kgo.DisableAutoCommit())
@@ -139,10 +153,14 @@ func TestACommitWhileATurnIsAwaited(t *testing.T) {
 
 // TestARebalanceWhileATurnIsAwaited: it does not wait for the poll.
 func TestARebalanceWhileATurnIsAwaited(t *testing.T) {
-	var revoked atomic.Bool
-	o := newOwing(t, kgo.ConsumerGroup("billing"), kgo.DisableAutoCommit(),
+	var o owing
+	var revoked, first atomic.Bool
+	o = newOwing(t, kgo.ConsumerGroup("billing"), kgo.DisableAutoCommit(),
 		kgo.HeartbeatInterval(20*time.Millisecond), kgo.Balancers(kgo.RangeBalancer()),
-		kgo.OnPartitionsRevoked(func(context.Context, *kgo.Client, map[string][]int32) { revoked.Store(true) }))
+		kgo.OnPartitionsRevoked(func(context.Context, *kgo.Client, map[string][]int32) {
+			first.Store(o.waits())
+			revoked.Store(true)
+		}))
 	throttletest.Until(t, "a rebalance comes first", func() bool {
 		for !o.keepsOrders() { // they were dropped in the last one
 			o.write()
@@ -162,12 +180,7 @@ func TestARebalanceWhileATurnIsAwaited(t *testing.T) {
 		})
 		o.ForceRebalance()
 		throttletest.Until(t, "it is revoked", revoked.Load)
-		select {
-		case <-returned:
-			return false
-		default:
-			<-returned
-			return true
-		}
+		<-returned
+		return first.Load()
 	})
 }

@@ -35,7 +35,7 @@ func (s *shelf) waitFor(c *Client, t *topic, max int) {
 	s.waiters.Go(func() {
 		defer stop()
 		grant, err := sub.Acquire(ctx, n)
-		if !s.offer(w, grant, err) {
+		if !s.offer(t, w, grant, err) {
 			return
 		}
 		select {
@@ -46,8 +46,9 @@ func (s *shelf) waitFor(c *Client, t *topic, max int) {
 	})
 }
 
-// offer offers what a waiter has got to polls. It returns false if nobody takes it any more.
-func (s *shelf) offer(w *waiter, grant dispatch.Grant, err error) bool {
+// offer offers what a waiter of a topic has got to polls. It returns false if nobody takes it: the
+// waiter was abandoned, or it is a strict slot and no poll waits.
+func (s *shelf) offer(t *topic, w *waiter, grant dispatch.Grant, err error) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if w.left {
@@ -55,6 +56,11 @@ func (s *shelf) offer(w *waiter, grant dispatch.Grant, err error) bool {
 		return false
 	}
 	w.ended, w.grant, w.err = true, grant, err
+	if s.waiting == nil && err == nil && w.sub.Paced() {
+		t.missed(w)
+		t.abandon()
+		return false
+	}
 	s.wakeLocked()
 	return true
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/policy"
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
@@ -58,7 +59,7 @@ func TestPermitsAreKeptForAMoment(t *testing.T) {
 		c := &Client{closing: t.Context()}
 		s := &c.shelf
 		s.init()
-		orders := &topic{sub: sub, kept: []batch{{FetchPartition: kgo.FetchPartition{Records: make([]*kgo.Record, 1)}}}, count: 1}
+		orders := keeping(sub)
 		s.waitFor(c, orders, 0)
 		w := orders.waiter
 		until := func(is func() bool) time.Time {
@@ -81,4 +82,10 @@ func TestPermitsAreKeptForAMoment(t *testing.T) {
 		require.Equal(t, 1, grant.N())
 		s.waiters.Wait()
 	})
+}
+
+// keeping is a topic of which a record is kept.
+func keeping(sub *dispatch.Subscription) *topic {
+	records := kgo.FetchPartition{Records: make([]*kgo.Record, 1)}
+	return &topic{sub: sub, kept: []batch{{FetchPartition: records}}, count: 1}
 }

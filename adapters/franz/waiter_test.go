@@ -53,6 +53,7 @@ func TestAnOldSlotIsNotUsed(t *testing.T) {
 		}
 	}
 	first := next()
+	time.Sleep(period * 6 / 10) // then it stays in line between polls
 	adaptertest.Write(t, brokers, "free", 0, []string{"x"})
 	for n := 0; n == 0; { // the topic without a limit: a waiter waits for the other
 		n = poll(t, c, 0).NumRecords()

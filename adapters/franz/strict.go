@@ -1,0 +1,46 @@
+package franzthrottle
+
+import "time"
+
+// The slot of a strict limit is used at once or not at all. One that comes between two polls goes
+// back at once, and the next poll finds it if it has not expired by then: that of a limit of a few
+// messages a second has. So a topic that was served within leavesFor leaves the line when a poll
+// ends, and the next poll takes the slot that is free. Where none is, other consumers wait too: the
+// topic stays in line then.
+const leavesFor = 500 * time.Millisecond
+
+// trySlots takes a strict slot that is free now for each topic that is not in line. It waits for
+// the permit store's answer. Only polls change s.order's order, and give topics waiters.
+func (s *shelf) trySlots(c *Client, max int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, t := range s.order {
+		sub, n := s.next(c, t, max)
+		if n == 0 || t.waiter != nil || !sub.Paced() {
+			continue
+		}
+		s.mu.Unlock()
+		grant, _, ok := sub.TryAcquire(1)
+		s.mu.Lock()
+		if ok {
+			t.waiter = &waiter{sub: sub, stop: func() {}, began: time.Now(), ended: true, grant: grant}
+		}
+	}
+}
+
+// leaveLines ends the waiters of topics that leave the line for strict slots, when a poll ends. A
+// slot that the poll has not taken goes back.
+func (s *shelf) leaveLines() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, t := range s.order {
+		switch w := t.waiter; {
+		case w == nil || !w.sub.Paced():
+		case w.ended:
+			t.missed(w)
+			t.abandon()
+		case time.Since(t.servedAt) < leavesFor:
+			t.abandon()
+		}
+	}
+}

@@ -1,0 +1,87 @@
+package franzthrottle
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/policy"
+	"github.com/dispatchthrottle/throttle/tests/throttletest"
+)
+
+// TestASlotThatAPollHasNotTaken goes back when the poll ends, as if its topic had missed a turn.
+func TestASlotThatAPollHasNotTaken(t *testing.T) {
+	sub := oneInFlight(t, policy.Strict)
+	c := &Client{}
+	s := &c.shelf
+	s.init()
+	orders := keeping(sub)
+	s.order = []*topic{orders}
+	s.trySlots(c, 0)
+	require.True(t, orders.waiter.ended)
+	require.Equal(t, 1, orders.waiter.grant.N())
+	s.leaveLines()
+	require.Nil(t, orders.waiter)
+	require.Positive(t, orders.owed)
+	require.Zero(t, sub.Stats().InFlight)
+}
+
+// TestWhoLeavesTheLine when a poll ends: a topic of a strict limit that was served of late.
+func TestWhoLeavesTheLine(t *testing.T) {
+	lim := throttletest.Open(t, policy.Policy{})
+	limit := policy.Policy{MessageRate: policy.PerSecond(1), CaughtUp: policy.CaughtUp{Throttle: new(true)}}
+	lim.Add("kafka://public/default/fair", limit)
+	limit.Sharing.Mode = policy.Strict
+	lim.Add("kafka://public/default/strict", limit)
+	for _, c := range []struct {
+		topic  string
+		served time.Duration // before
+		stays  bool
+	}{{"strict", 0, false}, {"strict", leavesFor, true}, {"fair", 0, true}} {
+		sub, err := lim.Subscription("kafka://public/default/"+c.topic, "billing")
+		require.NoError(t, err)
+		orders := keeping(sub)
+		orders.servedAt = time.Now().Add(-c.served)
+		orders.waiter = &waiter{sub: sub, stop: func() {}}
+		s := &shelf{order: []*topic{orders}}
+		s.leaveLines()
+		require.Equal(t, c.stays, orders.waiter != nil, "%+v", c)
+		require.Zero(t, orders.owed)
+	}
+}
+
+// oneInFlight is a subscription of which a message may be in flight.
+func oneInFlight(t *testing.T, mode policy.SharingMode) *dispatch.Subscription {
+	limit := policy.Policy{MessageRate: policy.PerSecond(1), MaxInFlight: new(int64(1))}
+	limit.Sharing.Mode, limit.CaughtUp.Throttle = mode, new(true)
+	sub, err := throttletest.Open(t, limit).Subscription("kafka://public/default/orders", "billing")
+	require.NoError(t, err)
+	return sub
+}
+
+// TestASlotBetweenPolls goes back at once, as if its topic had missed a turn. Other permits are kept
+// for a moment.
+func TestASlotBetweenPolls(t *testing.T) {
+	for _, c := range []struct {
+		mode  policy.SharingMode
+		polls bool // a poll waits
+		kept  bool
+	}{{policy.Strict, false, false}, {policy.Strict, true, true}, {policy.Fair, false, true}} {
+		sub := oneInFlight(t, c.mode)
+		grant, err := sub.Acquire(t.Context(), 1)
+		require.NoError(t, err)
+		orders := keeping(sub)
+		w := &waiter{sub: sub, stop: func() {}}
+		orders.waiter = w
+		s := &shelf{}
+		if c.polls {
+			s.waits(func() {})
+		}
+		require.Equal(t, c.kept, s.offer(orders, w, grant, nil), "%+v", c)
+		require.Equal(t, c.kept, orders.waiter != nil)
+		require.Equal(t, c.kept, orders.owed == 0)
+		require.Equal(t, c.kept, sub.Stats().InFlight == 1)
+	}
+}
