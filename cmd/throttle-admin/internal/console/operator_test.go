@@ -91,6 +91,8 @@ func TestOperator(t *testing.T) {
 
 	w.show("/history")
 	w.until("100/s → 150/s")
+	assert.Regexp(t, orders+` paused: not pinned → true, pinned until \S`, w.text())
+	assert.Regexp(t, orders+` paused: true, pinned until \S.* → not pinned`, w.text())
 	revision := eval[string](w, "/revision (\\d+)/.exec(document.querySelector('article').innerText)[1]")
 	older := eval[string](w, "/revision (\\d+)/.exec([...document.querySelectorAll('article')].at(-1).innerText)[1]")
 	assert.Equal(t, "throttle-admin rollback "+revision, w.command("Roll back"))

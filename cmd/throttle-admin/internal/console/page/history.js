@@ -70,7 +70,15 @@ async function showDifference(details, revision) {
 export function changeTexts(record) {
   if (record.error) return [el("div", {}, "unreadable: " + short(record.error))];
   const all = record.changes || [];
-  return all.slice(0, 20).map(c => el("div", {}, short((c.section ? c.section + " " : "") + c.scope + (c.field ? " " + c.field : "") + ": " + (c.before || "inherited") + " → " + (c.after || "inherited")) +
-    (c.expires ? " until " + timeText(c.expires) + (c.then ? ", then " + short(c.then) : "") : "")))
+  return all.slice(0, 20).map(c => el("div", {}, short((c.section ? c.section + " " : "") + c.scope + (c.field ? " " + c.field : "")) + ": " +
+    valueText(c, c.before, c.beforeExpires) + " → " + valueText(c, c.after, c.expires, c.then)))
     .concat(all.length > 20 ? el("div", {}, "and " + (all.length - 20) + " more") : []);
+}
+
+// valueText says what a value is, and until when. The history has permanent and temporary values
+// apart; a difference has what is in force, and then what comes after it.
+function valueText(c, value, expires, then) {
+  const text = short(value || (c.temporary ? "not pinned" : "inherited"));
+  if (!expires) return text;
+  return text + (c.temporary ? ", pinned until " : " until ") + timeText(expires) + (then ? ", then " + short(then) : "");
 }
