@@ -135,9 +135,10 @@ func (s *setup) wipe() []*mvccpb.KeyValue {
 }
 
 // fill writes one key until etcd has no room for another revision of it.
+// fill fills etcd's quota. Of values of 1 MiB, each commit leaves several MiB of it unused.
 func (s *setup) fill() {
 	s.t.Helper()
-	client, value := s.etcd.Client(), strings.Repeat("x", 1<<20)
+	client, value := s.etcd.Client(), strings.Repeat("x", 64<<10)
 	for err := error(nil); !errors.Is(err, rpctypes.ErrNoSpace); {
 		_, err = client.Put(s.t.Context(), "/filler", value)
 		require.True(s.t, err == nil || errors.Is(err, rpctypes.ErrNoSpace), "%v", err)
