@@ -61,8 +61,8 @@ func oneInFlight(t *testing.T, mode policy.SharingMode) *dispatch.Subscription {
 	return sub
 }
 
-// TestASlotBetweenPolls goes back at once, as if its topic had missed a turn. Other permits are kept
-// for a moment.
+// TestASlotBetweenPolls goes back at once, as if its topic had missed a turn. Other permits are
+// kept for a moment.
 func TestASlotBetweenPolls(t *testing.T) {
 	for _, c := range []struct {
 		mode  policy.SharingMode

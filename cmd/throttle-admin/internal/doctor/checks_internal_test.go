@@ -240,3 +240,27 @@ func BenchmarkChecks(b *testing.B) {
 		}
 	}
 }
+
+// TestMendOfWeights: what somebody has to decide comes before the command, so that nobody takes the
+// whole for one; names are quoted.
+func TestMendOfWeights(t *testing.T) {
+	orders := policy.Topic{Scheme: policy.Kafka, Tenant: "public", Namespace: "default", Name: "orders"}
+	pattern, err := policy.ParseScope("pattern:^kafka://public/default/o(>x; touch x|rders)$")
+	require.NoError(t, err)
+	weight := policy.Policy{MessageRate: policy.PerSecond(10), Weight: new(2.0)}
+	weight.Sharing.Mode = policy.Strict
+	both, reserved := weight, policy.Policy{Reserved: policy.PerSecond(5)}
+	both.Reserved = reserved.Reserved
+	clear := "throttle-admin set " + orders.String() + " weight="
+	for mend, settings := range map[string][2]policy.Policy{
+		clear + " reserved=": {both, {}},
+		"decide whether reserved of 'pattern:^kafka://public/default/o(>x; touch x|rders)$' " +
+			"is meant for this topic, too; " + clear: {weight, reserved},
+	} {
+		found := sound(
+			policy.Entry{Scope: policy.TopicScope(orders), Settings: settings[0]}, policy.Entry{Scope: pattern, Settings: settings[1]},
+		).ignoredWeights()
+		require.Len(t, found, 1)
+		assert.Equal(t, mend, found[0].Mend)
+	}
+}

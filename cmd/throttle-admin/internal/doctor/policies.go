@@ -70,13 +70,18 @@ func (f *facts) reservations() (found []finding) {
 func (f *facts) ignoredWeights() (found []finding) {
 	for _, n := range overcommit.NoEffects(f.cluster, f.snapshot.Entries, policy.ClusterScope()) {
 		sources := f.set.Explain(f.cluster, n.At.Topic, n.At.Subscription).Sources
-		var mend []string
+		var mend []string // what to decide comes first: the whole is no command then
+		clear := "throttle-admin set " + cli.Quote(n.At)
+		own := false
 		for _, field := range n.Fields {
-			text := fmt.Sprintf("throttle-admin set %s %s=", cli.Quote(sources[field]), field)
 			if sources[field] != n.At { // for other topics, it may have an effect
-				text = fmt.Sprintf("decide whether %s of %s is meant for this topic, too", field, sources[field])
+				mend = append(mend, fmt.Sprintf("decide whether %s of %s is meant for this topic, too", field, cli.Quote(sources[field])))
+				continue
 			}
-			mend = append(mend, text)
+			clear, own = clear+" "+field+"=", true
+		}
+		if own {
+			mend = append(mend, clear)
 		}
 		found = append(found, finding{hint, "no-effect", n.At.String(), n.String(),
 			"The limit is shared in another way than the policies say.", strings.Join(mend, "; ")})
