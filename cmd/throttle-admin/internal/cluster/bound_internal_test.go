@@ -62,7 +62,7 @@ func TestBound(t *testing.T) {
 		for i := topics - viewed; i < topics; i++ {
 			topic := st.topics[name(i)]
 			topic.viewed = now
-			topic.tracks.add(&topic.row, now, st.gap)
+			topic.tracks.add(&topic.row, now, 0)
 		}
 	}
 	st.keep(now)

@@ -14,6 +14,7 @@ type estimate struct {
 	window   int64 // number of the window that counts now
 	known    bool  // a replica has had two records, so that waits are known
 	p99      Number
+	longer   bool // than p99, which is the longest bound
 	changed  bool // the waits, since p99 was computed
 }
 
@@ -55,15 +56,17 @@ func (e *estimate) turn(now time.Time) {
 }
 
 // waitP99 returns the length, in seconds, that 99 % of the waits of the last minute or so do not
-// exceed; 0 without any.
-func (e *estimate) waitP99(now time.Time) Number {
+// exceed; 0 without any. If it is longer than all bounds, it is unknown by how much.
+func (e *estimate) waitP99(now time.Time) (p99 Number, longer bool) {
 	if !e.known {
-		return Unknown
+		return Unknown, false
 	}
 	if e.turn(now); e.changed {
-		e.p99, e.changed = Number(e.all().Quantile(0.99).Seconds()), false
+		all := e.all()
+		unbounded := all.Buckets[len(dispatch.WaitBuckets)]
+		e.p99, e.longer, e.changed = Number(all.Quantile(0.99).Seconds()), 100*unbounded > all.Count, false
 	}
-	return e.p99
+	return e.p99, e.longer
 }
 
 // all returns the waits of the last minute or so, as of the last waitP99.

@@ -15,6 +15,7 @@ type Query struct {
 	Reverse bool
 	Page    int // from 0; beyond the last: the last
 	Size    int // rows of a page
+	Most    int // subscriptions of a row: those that wait hardest; 0 = all
 }
 
 // The bounds of a filter: its first bytes and words count, and the rest is ignored.
@@ -168,7 +169,10 @@ func (st *State) Overview(q Query, now time.Time) Overview {
 	o.Rows = []Row{}
 	for _, r := range rows[begin:min(begin+max(0, q.Size), len(rows))] {
 		row := *r
-		row.Subscriptions = slices.Clone(r.Subscriptions)
+		row.Subscriptions = hardest(r.Subscriptions)
+		if q.Most > 0 && len(row.Subscriptions) > q.Most {
+			row.Subscriptions, row.More = row.Subscriptions[:q.Most:q.Most], len(row.Subscriptions)-q.Most
+		}
 		o.Rows = append(o.Rows, row)
 	}
 	return o

@@ -49,13 +49,15 @@ const (
 // NewReader returns a Reader of a cluster, which Run keeps up to date: it reads after each time of
 // every, which is at least a second.
 func NewReader(store dispatch.PermitStore, cluster string, every time.Duration) *Reader {
-	state := NewState()
-	state.gap = int64(gap * every / time.Second)
 	return &Reader{
-		store: store, cluster: cluster, every: every, state: state, status: Status{Unread: true},
+		store: store, cluster: cluster, every: every, state: NewState(), status: Status{Unread: true},
 		bad: map[string]bool{}, opened: map[string]time.Time{}, listed: map[string]time.Time{},
 	}
 }
+
+// ReadAll has each read bring the records of all replicas, and all topics to now. It is to be
+// called before Run.
+func (r *Reader) ReadAll() { r.state.whole = true }
 
 // Run reads until ctx ends.
 func (r *Reader) Run(ctx context.Context) {
@@ -156,6 +158,9 @@ func (r *Reader) unreadable() string {
 // comes first which was read longest ago, if it is too much for one read.
 func (r *Reader) due(names []string) (due []string) {
 	slices.Sort(names)
+	if r.state.whole {
+		return names
+	}
 	wanted := map[string]bool{}
 	r.mu.Lock()
 	defer r.mu.Unlock()

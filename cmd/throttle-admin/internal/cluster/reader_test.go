@@ -54,7 +54,7 @@ func (w *watched) lately(calls int) []map[string]int {
 }
 
 // watch runs a Reader in virtual time over replicas that publish one topic each, of 100.
-func watch(t *testing.T, replicas int, f func(*watched, *cluster.Reader)) {
+func watch(t *testing.T, replicas int, f func(*watched, *cluster.Reader), options ...func(*cluster.Reader)) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &watched{Store: memory.New()}
 		ctx, cancel := context.WithCancel(t.Context())
@@ -73,6 +73,9 @@ func watch(t *testing.T, replicas int, f func(*watched, *cluster.Reader)) {
 		})
 		time.Sleep(time.Second / 2)
 		r := cluster.NewReader(w, "c", time.Second)
+		for _, option := range options {
+			option(r)
+		}
 		done.Go(func() { r.Run(ctx) })
 		f(w, r)
 		cancel()
@@ -259,9 +262,8 @@ func TestPoliciesUnreachable(t *testing.T) {
 	})
 }
 
-// TestReaderThatReadsRarely: the points of what is not on view are known, too, where there are so
-// many topics that each has a new row at each tenth read only.
-func TestReaderThatReadsRarely(t *testing.T) {
+// readMany runs a Reader in virtual time over 20 replicas that publish 100 topics each.
+func readMany(t *testing.T, every time.Duration, f func(*cluster.Reader), options ...func(*cluster.Reader)) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &watched{Store: memory.New()}
 		ctx, cancel := context.WithCancel(t.Context())
@@ -280,15 +282,48 @@ func TestReaderThatReadsRarely(t *testing.T) {
 				time.Sleep(time.Second)
 			}
 		})
-		r := cluster.NewReader(w, "c", 2500*time.Millisecond)
+		r := cluster.NewReader(w, "c", every)
+		for _, option := range options {
+			option(r)
+		}
 		done.Go(func() { r.Run(ctx) })
+		f(r)
+		cancel()
+		done.Wait()
+	})
+}
+
+// TestReaderThatReadsRarely: the points of what is not on view are known, too, where there are so
+// many topics that each has a new row at each tenth read only.
+func TestReaderThatReadsRarely(t *testing.T) {
+	readMany(t, 2500*time.Millisecond, func(r *cluster.Reader) {
 		time.Sleep(5 * time.Minute)
 		limits := r.Points("kafka://public/default/t07-77", 0).Limit
 		assert.NotEmpty(t, limits)
 		assert.NotContains(t, fmt.Sprint(limits[1:]), "NaN")
-		cancel()
-		done.Wait()
 	})
+}
+
+// TestReadAll: with it, the rates of all topics are known after two reads.
+func TestReadAll(t *testing.T) {
+	known := func(options ...func(*cluster.Reader)) (n int) {
+		readMany(t, time.Second, func(r *cluster.Reader) {
+			time.Sleep(2200 * time.Millisecond)
+			o, _ := r.Overview(cluster.Query{Size: 2000})
+			for _, row := range o.Rows {
+				if row.Rate == 10 {
+					n++
+				}
+			}
+		}, options...)
+		return n
+	}
+	assert.Equal(t, 2000, known((*cluster.Reader).ReadAll))
+	assert.Less(t, known(), 2000)
+	watch(t, 1000, func(w *watched, _ *cluster.Reader) {
+		time.Sleep(20 * time.Second)
+		assert.Len(t, w.lately(1)[0], 1000)
+	}, (*cluster.Reader).ReadAll)
 }
 
 // TestUnreadableRecord: a replica whose record cannot be read any more is stale until it can, and

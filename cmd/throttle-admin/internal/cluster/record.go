@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"errors"
+	"time"
 
 	"github.com/go-json-experiment/json"
 
@@ -16,6 +17,18 @@ type Record struct {
 	Time          int64          `json:"time"` // Unix milliseconds, by the replica's clock
 	Subscriptions []subscription `json:"subscriptions"`
 	More          int            `json:"more"`
+}
+
+// maxAge is how old a record may be that is read for the first time, in milliseconds.
+const maxAge = 5000
+
+// ahead returns by how many milliseconds the replica's clock is ahead of that by which the record
+// was read first; 0 if it may be right.
+func (r *Record) ahead(read time.Time) int64 {
+	if d := r.Time - read.UnixMilli(); d > maxAge || d < -maxAge {
+		return d
+	}
+	return 0
 }
 
 // A subscription is as in [dispatch.SubscriptionStats].

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"encoding/json"
 	"math"
 	"slices"
@@ -49,10 +50,12 @@ type Row struct {
 	Backlog       Number            `json:"backlog"`             // messages
 	BehindSince   time.Time         `json:"behindSince,omitzero"`
 	NotBehind     bool              `json:"notBehind,omitempty"`
-	DrainedIn     Number            `json:"drainedIn"` // seconds; 0 = not behind
-	WaitP99       Number            `json:"waitP99"`   // seconds, of calls that had to wait
+	DrainedIn     Number            `json:"drainedIn"`            // seconds; 0 = not behind
+	WaitP99       Number            `json:"waitP99"`              // seconds, of calls that had to wait
+	WaitLonger    bool              `json:"waitLonger,omitempty"` // than WaitP99
 	Replicas      int               `json:"replicas"`
 	Subscriptions []SubscriptionRow `json:"subscriptions"`
+	More          int               `json:"more,omitempty"`       // subscriptions left out
 	Aggregates    []Aggregate       `json:"aggregates,omitempty"` // that it has; of one topic only
 }
 
@@ -74,6 +77,7 @@ type SubscriptionRow struct {
 	NotBehind    bool            `json:"notBehind,omitempty"`
 	DrainedIn    Number          `json:"drainedIn"`
 	WaitP99      Number          `json:"waitP99"`
+	WaitLonger   bool            `json:"waitLonger,omitempty"`
 	Waiting      Number          `json:"waiting"`
 	Replicas     int             `json:"replicas"`
 	Operands     *Operands       `json:"operands,omitempty"` // of one topic only
@@ -161,7 +165,7 @@ func (t *topic) look(name string, now time.Time) {
 				}
 			}
 			if s.Condition != Unpublished {
-				s.WaitP99 = g.estimate.waitP99(now)
+				s.WaitP99, s.WaitLonger = g.estimate.waitP99(now)
 			}
 			if !s.NotBehind {
 				s.DrainedIn = g.estimate.drainedIn()
@@ -342,7 +346,7 @@ func (r *Row) add(s SubscriptionRow) {
 			r.BehindSince = s.BehindSince
 		}
 	}
-	r.WaitP99 = r.WaitP99.Most(s.WaitP99)
+	r.WaitP99, r.WaitLonger = r.WaitP99.Most(s.WaitP99), r.WaitLonger || s.WaitLonger
 	switch {
 	case r.Condition == Stale:
 		r.Condition = s.Condition
@@ -439,4 +443,14 @@ func (g *group) look(sumBacklog bool) SubscriptionRow {
 		s.Condition = Flowing
 	}
 	return s
+}
+
+// hardest returns subscriptions by how hard they wait, in the order of topics in an overview.
+func hardest(all []SubscriptionRow) []SubscriptionRow {
+	all = slices.Clone(all)
+	slices.SortStableFunc(all, func(a, b SubscriptionRow) int {
+		return cmp.Or(cmp.Compare(a.Condition.rank(), b.Condition.rank()),
+			falling(a.WaitP99, b.WaitP99, 1), falling(powerOfTwo(a.Waiting), powerOfTwo(b.Waiting), 1))
+	})
+	return all
 }

@@ -15,8 +15,10 @@ import (
 type State struct {
 	replicas map[string]*replica
 	topics   map[string]*topic
-	gap      int64     // of tracks, in seconds
+	whole    bool      // each Tick has all topics
 	ticks    int       // so far
+	ticked   int64     // Unix seconds, of the last Tick
+	gap      int64     // likewise, of the last before a gap
 	kept     time.Time // when tracks were last added and dropped
 	memory   int       // bytes of all points then
 
@@ -25,7 +27,7 @@ type State struct {
 
 // NewState returns a State that knows no replica.
 func NewState() *State {
-	return &State{replicas: map[string]*replica{}, topics: map[string]*topic{}, gap: gap}
+	return &State{replicas: map[string]*replica{}, topics: map[string]*topic{}}
 }
 
 // A replica is a process with a Limiter.
@@ -76,7 +78,11 @@ func (st *State) Add(s Record, now time.Time) {
 		return // it has been read before
 	}
 	parts := make(map[partID]*part, len(s.Subscriptions))
+	ahead := s.ahead(now)
 	for _, sub := range s.Subscriptions {
+		if sub.BehindSince > 0 {
+			sub.BehindSince -= ahead
+		}
 		id := partID{sub.Topic, sub.Subscription, sub.Owner}
 		p := r.parts[id]
 		if parts[id] != nil {
@@ -131,8 +137,9 @@ func (st *State) Present(names []string, now time.Time) {
 // point.
 func (st *State) Tick(now time.Time, onView map[string]bool) {
 	st.ticks++
+	st.noteGap(now.Unix())
 	for name, t := range st.topics {
-		if len(st.topics) <= eachTime || t.turn == st.ticks%turns || t.row.Topic == "" || onView[name] {
+		if st.whole || len(st.topics) <= eachTime || t.turn == st.ticks%turns || t.row.Topic == "" || onView[name] {
 			t.look(name, now)
 			t.contribute()
 			t.tracks.add(&t.row, now, st.gap)
@@ -143,6 +150,20 @@ func (st *State) Tick(now time.Time, onView map[string]bool) {
 		st.kept = now
 		st.keep(now)
 	}
+}
+
+// longestGap is the time, in seconds, after which what was between two Ticks is unknown.
+const longestGap = 15
+
+// noteGap notes a gap between the last Tick and one at now, in Unix seconds.
+func (st *State) noteGap(now int64) {
+	switch {
+	case now < st.ticked: // the clock was set back
+		st.gap = 0
+	case st.ticked != 0 && now-st.ticked > longestGap:
+		st.gap = st.ticked
+	}
+	st.ticked = now
 }
 
 const (
@@ -252,6 +273,7 @@ func (st *State) opened(name string, t *topic) Row {
 			s.Operands = t.groups[i].operands(s.key, most, reportPartitions(name))
 		}
 	}
+	row.Subscriptions = hardest(row.Subscriptions)
 	return row
 }
 

@@ -329,7 +329,7 @@ func TestCaughtUp(t *testing.T) {
 	row := rows(st, at(2))[0]
 	assert.Equal(t, topic, row.Limit)
 	assert.InDelta(t, 10, float64(row.Rate), 1e-9, "permits of that limit")
-	a, b := row.Subscriptions[0], row.Subscriptions[1]
+	b, a := row.Subscriptions[0], row.Subscriptions[1] // by how hard they wait
 	assert.Equal(t, namespace, a.Limit)
 	assert.InDelta(t, 30, float64(a.Rate), 1e-9)
 	assert.False(t, a.Share.Known(), "it has none")
@@ -590,6 +590,53 @@ func TestWaitP99(t *testing.T) {
 	assert.Equal(t, 0.3, report(2))
 	assert.Equal(t, 0.3, report(50))
 	assert.Zero(t, report(75))
+	longer := func() bool { return st.Overview(cluster.Query{Size: 1}, at(0)).Rows[0].WaitLonger }
+	last := len(dispatch.WaitBuckets)
+	counts[1].Buckets[last-1] += 99
+	counts[1].Buckets[last]++
+	counts[1].Count += 100
+	assert.EqualValues(t, 60, report(76))
+	assert.False(t, longer())
+	counts[0].Buckets[last]++
+	counts[0].Count++
+	assert.EqualValues(t, 60, report(77))
+	assert.True(t, longer(), "two of 101 are longer")
+}
+
+// TestHardest: the subscriptions of a row come in the order in which they wait.
+func TestHardest(t *testing.T) {
+	st := cluster.NewState()
+	var subs []dispatch.SubscriptionStats
+	for name, waiting := range map[string]int{"a": 0, "b": 1, "c": 0, "d": 300, "e": 0} {
+		s := used(orders, name, 1)
+		s.Waiting = waiting
+		s.CaughtUp = name == "a"
+		subs = append(subs, s)
+	}
+	publish(st, "r", at(0), subs...)
+	st.Tick(at(0), nil)
+	for most, want := range map[int]string{0: "dbcea", 2: "db", 9: "dbcea"} {
+		row := st.Overview(cluster.Query{Size: 1, Most: most}, at(0)).Rows[0]
+		names := ""
+		for _, s := range row.Subscriptions {
+			names += s.Subscription
+		}
+		assert.Equal(t, want, names)
+		assert.Equal(t, 5-len(names), row.More)
+	}
+}
+
+// TestBehindByAnotherClock: since when a topic is behind does not depend on its replica's clock.
+func TestBehindByAnotherClock(t *testing.T) {
+	for _, ahead := range []float64{0, -3600, 3600} {
+		st := cluster.NewState()
+		for second := range 3 {
+			s := used(orders, "billing", int64(second))
+			s.BehindSince = at(ahead - 30).UnixMilli()
+			add(st, dispatch.Stats{Replica: "r", Time: at(ahead + float64(second)).UnixMilli(), Subscriptions: []dispatch.SubscriptionStats{s}}, at(float64(second)))
+			assert.Equal(t, at(-30), rows(st, at(float64(second)))[0].BehindSince, "ahead by %v s", ahead)
+		}
+	}
 }
 
 // TestOverview: pages, orders and filters; the totals are of all topics.

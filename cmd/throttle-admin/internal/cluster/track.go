@@ -56,17 +56,13 @@ func newTrack(step int64, now time.Time) *track {
 	return &track{step: step, begin: now.Unix(), rates: Lines{}, sum: map[string]*mean{}}
 }
 
-// gap is the time, in seconds, after which what was between two rows is unknown, with a Tick each
-// second.
-const gap = 15
-
-// add counts a row for the present step, and ends the step if it is over. If the last row is more
-// than gap seconds old, what was between the two is unknown.
+// add counts a row for the present step, and ends the step if it is over. If the last row is not
+// later than gap, in Unix seconds, what was between the two is unknown.
 func (t *track) add(r *Row, now time.Time, gap int64) {
 	if now.Unix() < t.last { // the clock was set back
 		*t = *newTrack(t.step, now)
 	}
-	if t.last != 0 && now.Unix()-t.last > gap {
+	if t.last != 0 && t.last <= gap {
 		clear(t.sums[:])
 		for _, m := range t.sum {
 			*m = mean{}
@@ -129,5 +125,9 @@ func (t *track) end(now int64) {
 // bytes is about how much memory the points take.
 func (t *track) bytes() int {
 	const own, ofRate = 1000, 200
-	return own + cap(t.times)*8 + 4*cap(t.times)*(figures+len(t.rates)) + ofRate*len(t.rates)
+	n := own + cap(t.times)*8 + 4*cap(t.times)*(figures+len(t.rates)) + ofRate*len(t.rates)
+	for name := range t.rates {
+		n += len(name)
+	}
+	return n
 }

@@ -72,6 +72,34 @@ func TestPoints(t *testing.T) {
 	assert.Len(t, st.Points(orders, 0, at(15160)).Rates, 1, "who has read nothing for an hour is forgotten")
 }
 
+// TestGaps: what was between two Ticks that are far apart is unknown, and only that, however many
+// topics there are.
+func TestGaps(t *testing.T) {
+	for _, topics := range []int{1, 1500} {
+		st := cluster.NewState()
+		var subs []dispatch.SubscriptionStats
+		for i := range topics {
+			subs = append(subs, used(fmt.Sprintf("kafka://public/default/t%05d", i), "s", 1))
+		}
+		publish(st, "a", at(0), subs...)
+		for second := 0.0; second < 900; second += 2.5 {
+			if second < 300 || second > 400 {
+				st.Tick(at(second), nil)
+			}
+		}
+		p := st.Points("kafka://public/default/t00000", 0, at(900))
+		unknown := 0
+		for i, at := range p.Times {
+			if s := at - start.Unix(); p.Limit[i] != 100 {
+				unknown++
+				assert.InDelta(t, 300, s, 30)
+			}
+		}
+		assert.Greater(t, len(p.Times), 20)
+		assert.Equal(t, 1, unknown, "%d topics", topics)
+	}
+}
+
 // TestPointsOfMany: all topics have a point each minute, the busiest each ten seconds.
 func TestPointsOfMany(t *testing.T) {
 	st := cluster.NewState()
