@@ -60,7 +60,8 @@ type model struct {
 	rates  []cluster.Number
 	title  string
 	lines  []string
-	scroll int
+	scroll int    // lines above the window
+	fits   int    // lines in it, without the one that says how many more there are
 	note   string // of the last command
 }
 
@@ -251,12 +252,15 @@ func (m *model) move(name string) {
 		m.turn(1)
 	case "enter", "right":
 		if topic := m.selected(); m.page == overview && topic != "" {
-			m.page, m.topic, m.rates = oneTopic, topic, nil
+			m.page, m.topic, m.rates, m.scroll = oneTopic, topic, nil, 0
 			m.refresh()
 		}
 	case "/":
 		m.typing, m.before = m.page == overview, q.Filter
 	case "s", "S":
+		if m.page != overview {
+			return
+		}
 		by := 1
 		if name == "S" {
 			by = len(cluster.Sorts) - 1
@@ -264,6 +268,9 @@ func (m *model) move(name string) {
 		q.Sort = cluster.Sorts[(slices.Index(cluster.Sorts, q.Sort)+by)%len(cluster.Sorts)]
 		m.jump(0, 0)
 	case "r":
+		if m.page != overview {
+			return
+		}
 		q.Reverse = !q.Reverse
 		m.jump(0, 0)
 	}
@@ -273,7 +280,7 @@ func (m *model) move(name string) {
 func (m *model) step(by int) {
 	page, row := m.top.query.Page, m.cursor+by
 	switch {
-	case m.page == text:
+	case m.page != overview:
 		m.scrollBy(by)
 	case row >= 0 && row < len(m.data.Rows):
 		m.pointAt(row)
@@ -286,16 +293,15 @@ func (m *model) step(by int) {
 
 // turn shows the page before or after.
 func (m *model) turn(by int) {
-	if m.page == text {
-		m.scrollBy(by * m.rows())
+	if m.page != overview {
+		m.scrollBy(by * max(1, m.fits))
 		return
 	}
 	m.jump(m.top.query.Page+by, m.cursor)
 }
 
-func (m *model) scrollBy(lines int) {
-	m.scroll = max(0, min(m.scroll+lines, len(m.lines)-m.rows()))
-}
+// scrollBy scrolls the page; window has the bounds.
+func (m *model) scrollBy(lines int) { m.scroll += lines }
 
 // jump shows a page of topics, with the cursor in a row.
 func (m *model) jump(page, row int) {

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -300,6 +302,37 @@ func TestShares(t *testing.T) {
 	for name, want := range map[string]string{"most": `75/s +75 % +█{30}$`, "less": `25/s +25 % +█{10}$`, "none": `0/s +0 %$`, "new": ` unknown +unknown$`, "free": `not counted +-$`} {
 		assert.Regexp(t, want, strings.TrimRight(bars[name], " "), name)
 	}
+}
+
+// TestScrolled: what does not fit is counted, and can be scrolled to. Keys of the overview do
+// nothing.
+func TestScrolled(t *testing.T) {
+	m := open(t)
+	press(m, "down", "enter")
+	topic := m.topic
+	m.row.Subscriptions = nil
+	for n := range 40 {
+		m.row.Subscriptions = append(m.row.Subscriptions, cluster.SubscriptionRow{Subscription: fmt.Sprintf("sub%02d", n), Condition: cluster.Flowing})
+	}
+	shown := screen(m)
+	more, _ := strconv.Atoi(regexp.MustCompile(`and (\d+) lines more`).FindStringSubmatch(shown)[1])
+	assert.Equal(t, 40-strings.Count(shown, "sub"), more)
+	assert.Contains(t, shown, "sub00")
+	press(m, "down", "pgdown")
+	assert.NotContains(t, screen(m), "sub00")
+	assert.Contains(t, screen(m), fmt.Sprintf("sub%02d", 40-more+1))
+	for range 9 {
+		press(m, "pgdown")
+	}
+	assert.Contains(t, screen(m), "sub39")
+	assert.NotContains(t, screen(m), "lines more")
+	press(m, "up")
+	assert.Contains(t, screen(m), "and 2 lines more")
+	sort := m.top.query
+	press(m, "s", "S", "r")
+	assert.Equal(t, sort, m.top.query)
+	press(m, "esc")
+	assert.Equal(t, topic, m.at)
 }
 
 func TestSparkline(t *testing.T) {

@@ -90,6 +90,9 @@ func (t *top) run(ctx context.Context) error {
 		every = liveEvery
 	}
 	t.reader = cluster.NewReader(permits, t.app.Cluster, every)
+	if !live && !t.plain {
+		t.reader.ReadAll() // two reads have to do
+	}
 	if t.app.PoliciesURL != "" {
 		ping := t.app.NewPolicyPing()
 		defer ping.Close()
@@ -253,7 +256,7 @@ var columns = []string{"TOPIC", "CONDITION", "RATE", "LIMIT", "WAIT P99", "BACKL
 // cells are what a table shows of a topic.
 func cells(r cluster.Row, now time.Time) []string {
 	return []string{
-		r.Topic, condition(r.Condition, r.Since, now), rate(r.Rate, r.Limit, r.Uncounted), limit(r), seconds(r.WaitP99),
+		r.Topic, condition(r.Condition, r.Since, now), rate(r.Rate, r.Limit, r.Uncounted), limit(r), waitP99(r),
 		number(r.Backlog), behind(r, now), drained(r), fmt.Sprint(r.Replicas),
 	}
 }
@@ -322,6 +325,14 @@ func number(n cluster.Number) string {
 		return output.Number(x/1e3) + "k"
 	}
 	return output.Number(x)
+}
+
+// waitP99 writes the wait that 99 % of the calls do not exceed.
+func waitP99(r cluster.Row) string {
+	if r.WaitLonger {
+		return ">" + seconds(r.WaitP99)
+	}
+	return seconds(r.WaitP99)
 }
 
 // seconds writes a number of seconds.

@@ -3,6 +3,7 @@ package top
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -46,8 +47,10 @@ func (m *model) View() tea.View {
 		body = m.overviewLines()
 	case oneTopic:
 		body = m.topicLines()
+		rows := m.subscriptionLines()
+		body = append(body, m.window(rows, m.height-footLines-len(body))...)
 	case text:
-		body = append([]string{bold.Render(fit(m.title, m.width)), ""}, m.textLines()...)
+		body = append([]string{bold.Render(fit(m.title, m.width)), ""}, m.window(m.textLines(), m.height-footLines-2)...)
 	}
 	body = body[:min(len(body), max(0, m.height-footLines))]
 	for len(body) < m.height-footLines {
@@ -62,11 +65,17 @@ func (m *model) View() tea.View {
 	return v
 }
 
+// minName is the room for a name, below which a question is shorter.
+const minName = 8
+
 // foot is the last line: a question, the filter, the result of a command, or the keys.
 func (m *model) foot() string {
 	switch q := m.top.query; {
 	case m.ask != "":
-		const before, after = "Pause ", " until it is resumed? y/N"
+		before, after := "Pause ", " until it is resumed? y/N"
+		if m.width < len(before)+len(after)+minName {
+			after = "? y/N"
+		}
 		return bold.Render(before + pad(m.ask, min(len(m.ask), m.width-len(before)-len(after)), true) + after)
 	case m.typing:
 		return fit("filter: "+q.Filter+"_", m.width)
@@ -81,6 +90,9 @@ func (m *model) foot() string {
 			order += fmt.Sprintf(", %d with %q", m.data.Matching, q.Filter)
 		}
 		return faint.Render(fit(order+"   ? keys   / filter   s sort   enter open   e explain   p pause   q quit", m.width))
+	}
+	if m.page == text {
+		return faint.Render(fit("esc back   q quit", m.width))
 	}
 	return faint.Render(fit("esc back   e explain   p pause   q quit", m.width))
 }
@@ -107,7 +119,7 @@ var overviewColumns = []column{
 	{"CONDITION", 13, 27, func(r cluster.Row, _ time.Time) string { return string(r.Condition) }},
 	{"RATE", 11, 44, func(r cluster.Row, _ time.Time) string { return rate(r.Rate, r.Limit, r.Uncounted) }},
 	{"LIMIT", 9, 64, func(r cluster.Row, _ time.Time) string { return limit(r) }},
-	{"WAIT P99", 8, 100, func(r cluster.Row, _ time.Time) string { return seconds(r.WaitP99) }},
+	{"WAIT P99", 8, 100, func(r cluster.Row, _ time.Time) string { return waitP99(r) }},
 	{"BACKLOG", 8, 52, func(r cluster.Row, _ time.Time) string { return number(r.Backlog) }},
 	{"BEHIND", 8, 110, func(r cluster.Row, now time.Time) string { return behind(r, now) }},
 	{"DRAINED", 8, 76, func(r cluster.Row, _ time.Time) string { return drained(r) }},
@@ -177,12 +189,20 @@ func (m *model) topicLines() []string {
 	add("condition", "%s", condition(r.Condition, r.Since, m.data.Time))
 	add("rate", "%s of %s (%s)", rate(r.Rate, r.Limit, r.Uncounted), limit(r), r.Limit.Reason)
 	add("backlog", "%s, behind for %s, drained in %s", number(r.Backlog), behind(r, m.data.Time), drained(r))
-	add("waits", "%s calls now, 99 %% up to %s", number(r.Waiting), seconds(r.WaitP99))
+	add("waits", "%s calls now, 99 %% up to %s", number(r.Waiting), waitP99(r))
 	add("replicas", "%d", r.Replicas)
 	add("", "%s", sparkline(m.rates, r.Limit.Rate, m.width-11))
 	lines = append(lines, "", faint.Render(fit(fmt.Sprintf("%-24s %-10s %-11s %-7s %s",
 		"SUBSCRIPTION", "CONDITION", "RATE", "SHARE", ""), m.width)))
-	for _, s := range r.Subscriptions {
+	return lines
+}
+
+// subscriptionLines are those of the topic's subscriptions, the one that waits hardest first.
+func (m *model) subscriptionLines() (lines []string) {
+	if !m.known {
+		return nil
+	}
+	for _, s := range m.row.Subscriptions {
 		name := s.Subscription
 		if s.Owner != "" {
 			name += " " + s.Owner
@@ -206,10 +226,22 @@ func (m *model) topicLines() []string {
 }
 
 func (m *model) textLines() (lines []string) {
-	for _, line := range m.lines[min(m.scroll, len(m.lines)):] {
+	for _, line := range m.lines {
 		lines = append(lines, fit(line, m.width))
 	}
 	return lines
+}
+
+// window returns the lines that fit into a height, from where the page is scrolled to. If not all
+// of the rest fit, the last line says how many more there are.
+func (m *model) window(lines []string, height int) []string {
+	m.fits, m.scroll = height-1, max(0, min(m.scroll, len(lines)-height))
+	rest := lines[m.scroll:]
+	if len(rest) <= height || height < 1 {
+		return rest
+	}
+	more := fmt.Sprintf("and %d lines more: down, page down", len(rest)-height+1)
+	return append(slices.Clone(rest[:height-1]), faint.Render(fit(more, m.width)))
 }
 
 // fit returns a text on one line, cut to a width.
