@@ -2,6 +2,7 @@ package console
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/url"
 	"slices"
 	"strings"
@@ -159,15 +160,25 @@ func TestNumbers(t *testing.T) {
 // computed is what the tile with a label opens, beside the rule; "" without it.
 func (w *world) computed(label string) string {
 	w.t.Helper()
+	w.openAll()
 	return eval[string](w, `([...document.querySelectorAll(".tiles li")].find(li => li.querySelector("summary")?.textContent === `+quoted(label)+`)?.querySelector(".computed")?.textContent ?? "")`)
 }
 
 // opened are what the cells of a subscription open, by column.
 func (w *world) opened(subscription string) map[string]string {
 	w.t.Helper()
+	w.openAll()
 	return eval[map[string]string](w, `(([row]) => Object.fromEntries([...row.cells].map((c, i) =>
 		[row.closest("table").tHead.rows[0].cells[i].innerText, c.querySelector("details .computed")?.textContent]).filter(([, text]) => text !== undefined)))(
 		[...document.querySelectorAll("tbody tr")].filter(r => r.dataset.key === `+quoted(subscription+"\n")+`))`)
+}
+
+// openAll opens all arithmetic.
+func (w *world) openAll() {
+	w.t.Helper()
+	throttletest.Until(w.t, "all arithmetic is open", func() bool {
+		return eval[bool](w, `[...document.querySelectorAll("main details")].map(d => { d.open = true; return !d.how || d.querySelector("small").textContent !== ""; }).every(Boolean)`)
+	})
 }
 
 // TestTogether: a limit of several topics is above the topics, with what all of them use of it and
@@ -209,6 +220,35 @@ func TestTogether(t *testing.T) {
 	w.check()
 }
 
+// TestManySubscriptions: of a topic with very many, those are shown that wait hardest.
+func TestManySubscriptions(t *testing.T) {
+	s := open(t)
+	const hardest = "s777"
+	s.publish("crafted", func(second int64) (all []dispatch.SubscriptionStats) {
+		for i := range 1000 {
+			sub := used(mixed, fmt.Sprintf("s%03d", i), 10, second)
+			if sub.Subscription == hardest {
+				sub.Waiting = 5
+			}
+			all = append(all, sub)
+		}
+		return all
+	})
+	w := look(t, s)
+	w.show("/topic?topic=" + url.QueryEscape(mixed))
+	w.until("and 900 more, which wait less hard")
+	names := eval[[]string](w, `[...document.querySelectorAll("[aria-label=Subscriptions] tbody tr")].map(r => r.cells[0].innerText)`)
+	assert.Len(t, names, 100)
+	assert.Equal(t, hardest, names[0])
+	assert.Less(t, eval[int](w, `document.querySelectorAll("*").length`), 6000)
+	w.show("/")
+	throttletest.Until(t, "five are in the overview", func() bool {
+		c := w.cells(mixed)
+		return len(c) > 9 && strings.HasPrefix(c[9], hardest+" ") && strings.HasSuffix(c[9], "\nand 995 more")
+	})
+	w.check()
+}
+
 // TestStacked: in a stacked plot, each line is on top of those before, and what is said of it is
 // its own value.
 func TestStacked(t *testing.T) {
@@ -228,5 +268,39 @@ func TestStacked(t *testing.T) {
 	assert.Equal(t, []string{"b", "a", "limit"}, got.Names, "the topmost first, since each covers those below")
 	assert.Equal(t, [][]float64{{11, 22}, {1, 2}, {100, 100}}, got.Drawn)
 	assert.Equal(t, map[string]float64{"time": 2, "a": 2, "b": 20, "limit": 100}, got.Own)
+	w.check()
+}
+
+// TestFewLines: of many lines, those stay that are the largest or nearly so, with their colors.
+// Fields of points that are no lists are ignored.
+func TestFewLines(t *testing.T) {
+	w := look(t, open(t))
+	w.show("/history")
+	type drawn struct{ Names, Colors []string }
+	got := await[[]drawn](w, `import("/page/plots.js").then(({ Plots }) => {
+		const p = new Plots([{ title: "t", lines: d => [...(d.rates || new Map())] }]);
+		document.body.append(p.element);
+		const seen = [];
+		const add = (time, ...values) => {
+			p.add({ times: [time], more: 20, rates: values.map((v, i) => ({ name: "abcdefghi"[i], values: [v] })) });
+			const series = p.charts[0].chart.series.slice(1);
+			seen.push({ names: series.map(s => s.label), colors: series.map(s => s.stroke()) });
+		};
+		add(1, 9, 8, 7, 6, 5, 4, 3);
+		add(2, 9, 8, 7, 6, 5, 4, 3, 2, 1);
+		add(3, 0, 0, 0, 0, 0, 0, 3, 0, 0);
+		add(4, 0, 0, 0, 0, 0, 0, 70, 0, 0);
+		add(5, 0, 0, 0, 0, 0, 0, 0, 50, 0);
+		return seen;
+	})`)
+	require.Len(t, got, 5)
+	few := []string{"a", "b", "c", "d", "e", "f", "3 others"}
+	assert.Equal(t, []string{"a", "b", "c", "d", "e", "f", "g"}, got[0].Names)
+	assert.Equal(t, drawn{few, got[0].Colors}, got[1])
+	assert.Equal(t, got[1], got[2], "g has 9, and f 8")
+	assert.Equal(t, []string{"a", "b", "c", "d", "e", "g", "3 others"}, got[3].Names)
+	assert.Equal(t, got[0].Colors, got[3].Colors, "g has the color that f had")
+	assert.Equal(t, []string{"a", "b", "c", "d", "g", "h", "3 others"}, got[4].Names)
+	assert.Equal(t, []string{got[3].Colors[5], got[3].Colors[4]}, got[4].Colors[4:6], "g has its own, and h that of e")
 	w.check()
 }

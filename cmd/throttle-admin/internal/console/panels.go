@@ -32,7 +32,8 @@ func (s *server) allPanels() map[string]panel {
 		"explain": {every: 3 * time.Second, runs: true, params: []string{"topic"}, show: s.command(explain.Commands,
 			func(q url.Values) ([]string, error) { return []string{"explain", "--", q.Get("topic")}, nil })},
 		"history": {every: 3 * time.Second, runs: true, params: []string{"scope", "topic", "before", "limit"}, show: s.history},
-		"diff": {every: 3 * time.Second, runs: true, params: []string{"revision"}, show: s.command(history.Commands, func(q url.Values) ([]string, error) {
+		// newest, the newest revision that the page knows, is for an answer that is not older.
+		"diff": {every: 3 * time.Second, runs: true, params: []string{"revision", "newest"}, show: s.command(history.Commands, func(q url.Values) ([]string, error) {
 			_, err := numberOf(q, "revision", 0, maxRevision)
 			return []string{"history", "diff", "--", q.Get("revision")}, err
 		})},
@@ -49,6 +50,7 @@ func (s *server) allPanels() map[string]panel {
 
 const (
 	maxRows     = 200  // of an overview
+	maxShown    = 5    // subscriptions of a row
 	maxRecords  = 1000 // of a history
 	maxRevision = 1<<63 - 1
 )
@@ -61,7 +63,7 @@ type overviewAnswer struct {
 }
 
 func (s *server) overview(_ context.Context, q url.Values) (any, int64, error) {
-	query := cluster.Query{Filter: q.Get("filter"), Sort: q.Get("sort"), Reverse: q.Get("reverse") == "true"}
+	query := cluster.Query{Filter: q.Get("filter"), Sort: q.Get("sort"), Reverse: q.Get("reverse") == "true", Most: maxShown}
 	var errs []error
 	if query.Sort != "" && !slices.Contains(cluster.Sorts, query.Sort) {
 		errs = append(errs, fmt.Errorf("sort %.40q: unknown order: want %s", query.Sort, strings.Join(cluster.Sorts, ", ")))
@@ -159,12 +161,13 @@ func (s *server) history(ctx context.Context, q url.Values) (any, int64, error) 
 		return s.command(history.Commands, historyArgs)(ctx, q)
 	}
 	t, err := policy.ParseTopic(text)
-	if err != nil || q.Get("scope") != "" || q.Get("before") != "" {
-		return nil, 0, badQuery{errors.Join(err, errors.New("topic: comes with limit only"))}
+	errs := []error{err}
+	if q.Get("scope") != "" || q.Get("before") != "" {
+		errs = append(errs, errors.New("topic: comes with limit only"))
 	}
 	limit, err := numberOf(q, "limit", 30, maxRecords)
-	if err != nil {
-		return nil, 0, err
+	if err := errors.Join(append(errs, err)...); err != nil {
+		return nil, 0, badQuery{err}
 	}
 	all, err := s.answer(ctx, "history", url.Values{"limit": {strconv.Itoa(maxRecords)}})
 	if err != nil {

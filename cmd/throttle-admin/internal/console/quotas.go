@@ -1,7 +1,9 @@
 package console
 
 import (
+	"cmp"
 	"context"
+	"maps"
 	"math"
 	"slices"
 	"sync"
@@ -96,7 +98,8 @@ func (p *quotaPoints) point(at int64, inForce, costs, backends map[string]float6
 	p.times = append(p.times, at)
 }
 
-// put appends a value to each line, of which each has n. It returns how many values have no line.
+// put appends a value to each line, of which each has n, and begins lines for the largest of the
+// others while there is room. It returns how many values have no line.
 func put(lines cluster.Lines, values map[string]float64, n int) (more int) {
 	for name := range lines {
 		if x, ok := values[name]; ok {
@@ -105,11 +108,14 @@ func put(lines cluster.Lines, values map[string]float64, n int) (more int) {
 			lines.Put(name, float32(math.NaN()), n)
 		}
 	}
-	for name, x := range values {
+	names := slices.SortedFunc(maps.Keys(values), func(a, b string) int {
+		return cmp.Or(cmp.Compare(values[b], values[a]), cmp.Compare(a, b))
+	})
+	for _, name := range names {
 		switch {
 		case lines[name] != nil:
 		case len(lines) < maxLines:
-			lines.Put(name, float32(x), n)
+			lines.Put(name, float32(values[name]), n)
 		default:
 			more++
 		}

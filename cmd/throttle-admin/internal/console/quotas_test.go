@@ -97,12 +97,13 @@ func TestQuotaPointsOfMany(t *testing.T) {
 	p, now := newQuotaPoints(), time.Unix(1_800_000_000, 0)
 	var many ratekeeper.Status
 	for n := range maxLines + 7 {
-		many.Decisions = append(many.Decisions, quota.Decision{ID: quota.ID(fmt.Sprintf("tag:%03d", n))})
+		many.Decisions = append(many.Decisions, quota.Decision{ID: quota.ID(fmt.Sprintf("tag:%03d", n)), Smoothed: float64(n), Cost: float64(n)})
 	}
 	p.add(many, now)
 	all := p.since(0, now)
 	assert.Len(t, all.InForce, maxLines)
 	assert.Equal(t, 7, all.More)
+	assert.Equal(t, "tag:007", all.InForce[0].Name, "the largest have lines")
 	p.add(ratekeeper.Status{}, now.Add(quotasEvery))
 	assert.Zero(t, p.since(0, now.Add(quotasEvery)).More)
 }

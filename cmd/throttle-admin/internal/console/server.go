@@ -33,6 +33,7 @@ type server struct {
 
 	mu     sync.Mutex
 	shared map[string]*shared // by panel and parameters
+	onView map[string]int     // streams, by the commands that they follow; likewise
 }
 
 // A panel is a part of a page, as JSON.
@@ -54,7 +55,6 @@ type panel struct {
 
 // A shared answer is computed once for all browsers that ask for the same.
 type shared struct {
-	runs  bool
 	ready chan struct{} // closed when the others are set
 	until time.Time     // it is new enough
 	pace  pace
@@ -75,6 +75,7 @@ func (a *shared) old(at time.Time) bool {
 
 const (
 	maxShared   = 500              // answers to different questions
+	keepShared  = 5 * time.Second  // an old answer that nobody asks for
 	maxCommands = 4                // that run at once
 	patience    = 20 * time.Second // for a command
 )
@@ -83,7 +84,7 @@ const (
 func newServer(ctx context.Context, a *cli.App, reader *cluster.Reader, quotas *quotaPoints) (h http.Handler, wait func()) {
 	s := &server{
 		ctx: ctx, app: a, reader: reader, quotas: quotas, started: time.Now(), cpuBefore: cpuSeconds(),
-		commands: make(chan struct{}, maxCommands), shared: map[string]*shared{},
+		commands: make(chan struct{}, maxCommands), shared: map[string]*shared{}, onView: map[string]int{},
 	}
 	s.panels = s.allPanels()
 	mux := http.NewServeMux()
@@ -101,22 +102,18 @@ func newServer(ctx context.Context, a *cli.App, reader *cluster.Reader, quotas *
 // until there is one, or ctx ends.
 func (s *server) answer(ctx context.Context, name string, q url.Values) (*shared, error) {
 	p := s.panels[name]
-	asked := url.Values{}
-	for _, param := range p.params {
-		if v := q.Get(param); v != "" {
-			asked.Set(param, v)
-		}
-	}
-	key, now := name+"?"+asked.Encode(), time.Now()
+	key, asked := s.question(name, q)
+	now := time.Now()
 	s.mu.Lock()
 	a := s.shared[key]
 	if a == nil || a.old(now) {
+		s.forget(now)
 		if len(s.shared) >= maxShared && !s.evict(now) {
 			s.mu.Unlock()
 			return nil, fmt.Errorf("browsers look at more than %d different panels: try again later", maxShared)
 		}
 		before := a
-		a = &shared{runs: p.runs, ready: make(chan struct{})}
+		a = &shared{ready: make(chan struct{})}
 		if before != nil {
 			a.pace = before.pace
 		}
@@ -132,8 +129,24 @@ func (s *server) answer(ctx context.Context, name string, q url.Values) (*shared
 	}
 }
 
+// question returns the parameters of a panel, and what names the panel with these.
+func (s *server) question(name string, q url.Values) (key string, asked url.Values) {
+	asked = url.Values{}
+	for _, param := range s.panels[name].params {
+		if v := q.Get(param); v != "" {
+			asked.Set(param, v)
+		}
+	}
+	return name + "?" + asked.Encode(), asked
+}
+
+// forget drops the answers that nobody looks at any more. s.mu is held.
+func (s *server) forget(now time.Time) {
+	maps.DeleteFunc(s.shared, func(_ string, a *shared) bool { return a.old(now.Add(-keepShared)) })
+}
+
 // evict forgets the answers that are old, or else the one that will be next, and reports whether
-// there was one.
+// there was one. s.mu is held.
 func (s *server) evict(now time.Time) bool {
 	maps.DeleteFunc(s.shared, func(_ string, a *shared) bool { return a.old(now) })
 	if len(s.shared) < maxShared {
@@ -168,16 +181,25 @@ func (s *server) compute(a *shared, p panel, q url.Values) {
 	a.until = time.Now().Add(wait * 9 / 10)
 }
 
-// commandsOnView returns how many answers of commands there are.
-func (s *server) commandsOnView() (n int) {
+// commandsOnView returns how many commands streams follow; at least 1.
+func (s *server) commandsOnView() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, a := range s.shared {
-		if a.runs {
-			n++
+	return max(1, len(s.onView))
+}
+
+// view notes that a stream follows a command until the returned function is called.
+func (s *server) view(name string, q url.Values) (end func()) {
+	key, _ := s.question(name, q)
+	note := func(streams int) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.onView[key] += streams; s.onView[key] == 0 {
+			delete(s.onView, key)
 		}
 	}
-	return max(1, n)
+	note(1)
+	return func() { note(-1) }
 }
 
 // A badQuery is the fault of who asks.

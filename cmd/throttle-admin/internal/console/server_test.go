@@ -415,7 +415,27 @@ func TestShared(t *testing.T) {
 		_, err = ask("n=new")
 		assert.NoError(t, err)
 		assert.Len(t, s.shared, 1, "the others are forgotten")
+		time.Sleep(20 * time.Second)
+		_, err = ask("n=newer")
+		assert.NoError(t, err)
+		assert.Len(t, s.shared, 1, "also if there is room for many: nobody looks at it any more")
 	})
+}
+
+// TestCommandsOnView: a command that several streams follow counts once, while one of them does.
+func TestCommandsOnView(t *testing.T) {
+	s := &server{onView: map[string]int{}, panels: map[string]panel{"explain": {params: []string{"topic"}}}}
+	assert.Equal(t, 1, s.commandsOnView())
+	var ends []func()
+	for _, topic := range []string{"a", "b", "a", "c"} {
+		ends = append(ends, s.view("explain", url.Values{"topic": {topic}, "other": {topic + "x"}}))
+	}
+	for _, left := range []int{3, 3, 2, 1} {
+		assert.Equal(t, left, s.commandsOnView())
+		ends[0]()
+		ends = ends[1:]
+	}
+	assert.Empty(t, s.onView)
 }
 
 // TestManyBrowsers: however many browsers look, the permit store is read once a second.

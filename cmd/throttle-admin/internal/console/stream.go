@@ -66,6 +66,9 @@ func (s *server) stream(w http.ResponseWriter, r *http.Request, names []string) 
 
 // follow sends a panel each time that it has changed, until ctx ends.
 func (s *server) follow(ctx context.Context, name string, q url.Values, events chan<- string) {
+	if s.panels[name].runs {
+		defer s.view(name, q)()
+	}
 	var good time.Time // when there was an answer
 	for last := ""; ; {
 		a, err := s.answer(ctx, name, q)

@@ -1,6 +1,6 @@
 // How the numbers of a topic are computed, in sentences with what they are computed from: each
 // function returns [rule, arithmetic].
-import { bytes, duration, limitText, number, perSecond, short, timeText } from "./format.js";
+import { bytes, duration, limitText, number, perSecond, short, timeText, waitText } from "./format.js";
 
 // sum writes terms, of [name, text], and what they are together.
 function sum(terms, total, sign = " + ") {
@@ -31,7 +31,7 @@ export const ofTopic = {
   drained: r => ["The longest time of its subscriptions that are behind.",
     sum(live(r).map(s => [label(s), s.notBehind ? "0" : duration(s.drainedIn)]), r.notBehind ? "0" : duration(r.drainedIn), ", ")],
   wait: r => ["The longest of its subscriptions, of calls that had to wait. One that waits still has no time yet: see waiting.",
-    sum(live(r).map(s => [label(s), duration(s.waitP99)]), duration(r.waitP99), ", ")],
+    sum(live(r).map(s => [label(s), waitText(s)]), waitText(r), ", ")],
 };
 
 export const ofSubscription = {
@@ -55,7 +55,7 @@ export const ofSubscription = {
   wait(s) {
     const waits = s.operands ? s.operands.waits : [], all = waits.reduce((n, w) => n + w.n, 0);
     return ["The bound of the bucket with the wait that 99 % do not exceed, of all that ended in the last minute.", all === 0 ? "" :
-      waits.map(w => (w.most === null ? "longer " : "up to " + duration(w.most) + " ") + w.n).join(", ") + "; 99 % of " + all + " = " + number(0.99 * all) + ": " + duration(s.waitP99)];
+      waits.map(w => (w.most === null ? "longer " : "up to " + duration(w.most) + " ") + w.n).join(", ") + "; 99 % of " + all + " = " + number(0.99 * all) + ": " + waitText(s)];
   },
 };
 

@@ -17,6 +17,7 @@ const faults = document.getElementById("faults");
 let view;                   // what is shown now
 let source;                 // of its events
 let starting;               // a timer
+let heard = Date.now();     // when the last event came, or the stream was started
 let back = sessionStorage.getItem("overview") || "/"; // the overview as it was last, for Esc
 const problems = new Map(); // texts, by panel and by what is wrong
 
@@ -73,6 +74,7 @@ function start(after = 0) {
   stop();
   const params = view.params(query());
   starting = setTimeout(() => {
+    heard = Date.now();
     source = new EventSource("/events/" + view.open.page + "?" + params);
     for (const [name, receive] of Object.entries({ ...view.panels, status })) source.addEventListener(name, event => take(name, receive, event));
     source.addEventListener("fault", event => {
@@ -80,17 +82,25 @@ function start(after = 0) {
       problems.set(fault.panel, fault.panel + ": " + fault.error + (fault.last ? "; what is shown is of " + timeText(fault.last) : ""));
       report();
     });
-    source.onopen = () => {
-      problems.delete("console");
-      report();
-    };
     source.onerror = () => {
       const refused = source.readyState === EventSource.CLOSED; // else the browser tries again
-      if (!problems.has("console")) problems.set("console", "the console " + (refused ? "refuses this page" : "does not answer") + " since " + timeText(Date.now()) + "; what is shown is as old");
-      report();
+      silent(refused ? "refuses this page" : "does not answer", Date.now());
       if (refused) start(10_000);
     };
   }, after);
+}
+
+// A console that hangs, or a tunnel to it, closes no stream. The panel status comes each second.
+const patience = 10_000;
+setInterval(() => {
+  if (!source || source.readyState === EventSource.CLOSED || Date.now() - heard < patience) return;
+  silent("does not answer", heard);
+  start();
+}, 1000);
+
+function silent(what, since) {
+  if (!problems.has("console")) problems.set("console", "the console " + what + " since " + timeText(since) + "; what is shown is as old");
+  report();
 }
 
 function stop() {
@@ -101,6 +111,8 @@ function stop() {
 
 // take shows a panel.
 function take(name, receive, event) {
+  heard = Date.now();
+  problems.delete("console");
   problems.delete(name);
   const answer = JSON.parse(event.data);
   receive(answer, query());

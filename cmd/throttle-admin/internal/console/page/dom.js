@@ -62,6 +62,10 @@ function update(old, next) {
   Object.assign(old, next.handlers);
   old.handlers = next.handlers;
   if (!next.dataset.kept) morph(old, [...next.childNodes]);
+  if (next.how) {
+    old.how = next.how;
+    compute(old);
+  }
 }
 
 export function condition(name, text) {
@@ -121,17 +125,22 @@ export function table(columns, rows, caption) {
 // tile is a number with what it is.
 export function tile(text, label) { return el("li", {}, el("b", {}, text), label); }
 
-// derived is a tile whose number opens its arithmetic: a rule, and what it is applied to.
-export function derived(text, label, how) {
-  return el("li", {}, el("b", {}, text), el("details", {}, el("summary", {}, label), arithmetic(how)));
-}
+// derived is a tile whose label opens the arithmetic of its number.
+export function derived(text, label, how) { return el("li", {}, el("b", {}, text), opens(label, how)); }
 
-// opens is a number in a table that opens its arithmetic.
+// opens is a text that opens arithmetic: how returns a rule, and what it is applied to. It is called
+// while that is open only, since a topic may have thousands of numbers.
 export function opens(text, how) {
-  return el("details", {}, el("summary", {}, text), arithmetic(how));
+  const e = el("details", { ontoggle: event => compute(event.currentTarget) }, el("summary", {}, text), el("small", { "data-kept": "true" }));
+  e.how = how;
+  return e;
 }
 
-const arithmetic = ([rule, computed]) => el("small", {}, rule, computed && el("span", { class: "computed" }, computed));
+function compute(e) {
+  if (!e.open) return;
+  const [rule, computed] = e.how();
+  fill(e.querySelector("small"), [rule, computed && el("span", { class: "computed" }, computed)]);
+}
 
 // off says whether a button does nothing now. It keeps the focus.
 export function off(button, is) { button.setAttribute("aria-disabled", String(is)); }

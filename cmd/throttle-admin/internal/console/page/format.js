@@ -48,6 +48,11 @@ export function drainedText(row) {
   return row.notBehind ? "not behind" : duration(row.drainedIn);
 }
 
+// waitText is the wait that 99 % of the calls of a topic or a subscription do not exceed.
+export function waitText(row) {
+  return (row.waitLonger ? "over " : "") + duration(row.waitP99);
+}
+
 export function duration(seconds) {
   if (seconds === null || seconds === undefined) return "unknown";
   if (seconds === 0) return "none";

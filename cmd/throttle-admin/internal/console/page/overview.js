@@ -2,7 +2,7 @@
 import { aggregateTable } from "./aggregates.js";
 import { el, fill, condition, off, value, json, table, text, tile } from "./dom.js";
 import { set } from "./console.js";
-import { behindText, drainedText, duration, limitText, number, rateText, short, timeText } from "./format.js";
+import { behindText, drainedText, limitText, number, rateText, short, timeText, waitText } from "./format.js";
 
 const columns = [
   ["Topic", "topic"], ["Condition", "throttled"], ["Rate", "rate", "number"], ["Limit", "limit", "number"], ["Waiting", "waiting", "number"],
@@ -73,10 +73,10 @@ export const overview = {
         el("a", { href: "/topic?topic=" + encodeURIComponent(r.topic) }, short(r.topic)),
         condition(r.condition, r.condition === "stale" ? "stale since " + timeText(r.since) : ""),
         value(rateText(r)),
-        value(limitText(r)), value(number(r.waiting)), value(duration(r.waitP99)), value(number(r.backlog)),
+        value(limitText(r)), value(number(r.waiting)), value(waitText(r)), value(number(r.backlog)),
         value(behindText(r, now)), value(drainedText(r)),
-        r.subscriptions.slice(0, 5).map(s => el("div", {}, short(s.subscription, 60) + " ", s.uncounted ? condition(s.condition, "not counted") : s.share === null ? value("unknown") : Math.round(100 * s.share) + " %"))
-          .concat(r.subscriptions.length > 5 ? el("div", {}, "and " + (r.subscriptions.length - 5) + " more") : []),
+        r.subscriptions.map(s => el("div", {}, short(s.subscription, 60) + " ", s.uncounted ? condition(s.condition, "not counted") : s.share === null ? value("unknown") : Math.round(100 * s.share) + " %"))
+          .concat(r.more ? el("div", {}, "and " + number(r.more) + " more") : []),
         number(r.replicas),
       ]]), "Topics")]);
     }

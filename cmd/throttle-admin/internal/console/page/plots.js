@@ -15,6 +15,7 @@ export class Plots {
     this.data = { times: [] };
     this.marks = [];
     this.charts = [];
+    this.colors = plots.map(() => new Map()); // of each, by the names of lines
     this.element = el("div", { class: "plots" });
     this.observer = new ResizeObserver(() => this.resize());
     this.observer.observe(this.element);
@@ -44,7 +45,7 @@ export class Plots {
       return values;
     };
     for (const [field, values] of Object.entries(points)) {
-      if (field === "times" || !values) continue;
+      if (field === "times" || !Array.isArray(values)) continue;
       const named = values.length > 0 && values[0] !== null && typeof values[0] === "object";
       if (!named && values.length > 0) {
         d[field] = grow(d[field] || [], values);
@@ -80,8 +81,11 @@ export class Plots {
   }
 
   draw() {
-    const drawn = this.plots.map(p => p.stacked ? stack(few(p.lines(this.data))) : few(p.lines(this.data)));
-    const key = JSON.stringify(drawn.map(lines => lines.map(([name]) => name)));
+    const drawn = this.plots.map((p, i) => {
+      const lines = few(p.lines(this.data), this.colors[i]);
+      return p.stacked ? stack(lines) : lines;
+    });
+    const key = JSON.stringify(drawn.map(lines => lines.map(l => [l.name, l.color])));
     if (this.key !== key) {
       this.key = key;
       for (const { chart } of this.charts) chart.destroy();
@@ -90,8 +94,8 @@ export class Plots {
       this.resize();
     }
     this.charts.forEach(({ chart }, i) => {
-      const values = drawn[i].map(([, values]) => values || this.data.times.map(() => null));
-      chart.own = drawn[i].map(([, , , , own], j) => own || values[j]);
+      const values = drawn[i].map(l => l.values || this.data.times.map(() => null));
+      chart.own = drawn[i].map((l, j) => l.own || values[j]);
       const zoomed = chart.zoomed;
       chart.setData([this.data.times, ...values], !zoomed);
       if (zoomed) chart.redraw();
@@ -110,16 +114,13 @@ export class Plots {
       legend: { live: true },
       scales: { y: { range: (u, min, max) => [0, Math.max(max || 0, 1e-3) * 1.08] } },
       axes: [{ ...axis, space: 70, values: (u, all) => all.map(t => clock(1000 * t)) }, { ...axis, size: 60, values: (u, all) => all.map(number) }],
-      series: [{ label: "time", value: (u, t) => t === null || t === undefined ? "now" : clock(1000 * t) }, ...lines.map(([name, , given, filled], i) => {
-        const stroke = given || palette[i % palette.length];
-        return {
-          label: short(name, 40), stroke, width: filled ? 1 : 2, fill: filled ? stroke : undefined, spanGaps: false, points: { show: false },
-          value: (u, v, s, i) => {
-            const own = u.own[s - 1], x = own[i === null ? own.length - 1 : i]; // not on top of others
-            return x === null || x === undefined ? "unknown" : number(x);
-          },
-        };
-      })],
+      series: [{ label: "time", value: (u, t) => u.data[0].length > 0 ? clock(1000 * (t ?? u.data[0].at(-1))) : "-" }, ...lines.map(l => ({
+        label: short(l.name, 40), stroke: l.color, width: l.own ? 1 : 2, fill: l.own ? l.color : undefined, spanGaps: false, points: { show: false },
+        value: (u, v, s, i) => {
+          const own = u.own[s - 1], x = own[i === null ? own.length - 1 : i]; // not on top of others
+          return x === null || x === undefined ? "unknown" : number(x);
+        },
+      }))],
       hooks: {
         draw: [u => this.drawMarks(u, color)],
         setScale: [(u, key) => {
@@ -164,15 +165,25 @@ export class Plots {
   }
 }
 
-// few leaves the lines that have the largest values last, and the sum of the others.
-function few(lines) {
-  const most = palette.length, named = lines.filter(([, , color]) => !color);
-  if (named.length <= most) return lines;
-  const size = values => values.slice(-60).reduce((sum, x) => sum + (x || 0), 0);
-  const largest = new Set([...named].sort((a, b) => size(b[1]) - size(a[1])).slice(0, most - 1));
-  const others = named.filter(l => !largest.has(l));
-  const sum = others[0][1].map((_, i) => others.some(l => l[1][i] !== null) ? others.reduce((s, l) => s + (l[1][i] || 0), 0) : null);
-  return [...named.filter(l => largest.has(l)), [others.length + " others", sum], ...lines.filter(([, , color]) => color)];
+// few leaves the lines that have the largest values last, and the sum of the others, as
+// { name, values, color, fixed }. A line that was left before stays, with its color, until another
+// is a fifth larger: colors has those of such lines, by name, as places in the palette. Lines that
+// have a color of their own are fixed.
+function few(lines, colors) {
+  const named = lines.filter(([, , color]) => !color), fixed = lines.filter(([, , color]) => color);
+  const most = named.length > palette.length ? palette.length - 1 : palette.length;
+  const size = ([name, values]) => (values || []).slice(-60).reduce((sum, x) => sum + (x || 0), 0) * (colors.has(name) ? 1.2 : 1);
+  const largest = new Set(named.map(l => [l[0], size(l)]).sort((a, b) => b[1] - a[1]).slice(0, most).map(([name]) => name));
+  for (const [name, at] of colors) if (!largest.has(name) || at >= most) colors.delete(name);
+  const used = new Set(colors.values()), free = palette.map((_, i) => i).filter(i => !used.has(i));
+  for (const name of largest) if (!colors.has(name)) colors.set(name, free.shift());
+  const left = named.filter(([name]) => largest.has(name)).map(([name, values]) => ({ name, values, color: palette[colors.get(name)] }));
+  const others = named.filter(([name]) => !largest.has(name)).map(([, values]) => values);
+  if (others.length > 0) {
+    const values = others[0].map((_, i) => others.some(o => o[i] !== null) ? others.reduce((sum, o) => sum + (o[i] || 0), 0) : null);
+    left.push({ name: others.length + " others", values, color: palette.at(-1) });
+  }
+  return left.concat(fixed.map(([name, values, color]) => ({ name, values, color, fixed: true })));
 }
 
 // figures says in words what the plot has last, and its marks, for those who do not see it.
@@ -184,14 +195,13 @@ function figures(chart, marks) {
   canvas.setAttribute("aria-label", (last.join(", ") || "nothing yet") + seen.map(m => "; " + clock(1000 * m.time) + " " + m.text).join(""));
 }
 
-// stack puts each line that has no color of its own on top of those before. The topmost comes first,
-// since each covers those that are drawn before it.
+// stack puts each line that is not fixed on top of those before. The topmost comes first, since each
+// covers those that are drawn before it.
 function stack(lines) {
   let below = [];
-  const all = lines.filter(([, , color]) => !color).map(([name, values], i) => {
-    below = values.map((v, j) => (below[j] || 0) + (v || 0));
-    const top = below;
-    return [name, values.map((v, j) => v === null ? null : top[j]), palette[i % palette.length], true, values];
+  const all = lines.filter(l => !l.fixed).map(l => {
+    const top = below = l.values.map((v, i) => (below[i] || 0) + (v || 0));
+    return { ...l, values: l.values.map((v, i) => v === null ? null : top[i]), own: l.values };
   }).reverse();
-  return all.concat(lines.filter(([, , color]) => color));
+  return all.concat(lines.filter(l => l.fixed));
 }

@@ -5,7 +5,12 @@ import { ofSubscription, ofTopic } from "./arithmetic.js";
 import { overviewURL } from "./console.js";
 import { Plots, limitColor } from "./plots.js";
 import { changeTexts } from "./history.js";
-import { behindText, drainedText, duration, limitText, number, rateText, shell, short, timeText } from "./format.js";
+import { behindText, drainedText, limitText, number, rateText, shell, short, timeText, waitText } from "./format.js";
+
+const most = 100; // rows of a table
+
+// further says how many of all have no row.
+const further = (all, which) => all.length > most ? el("p", {}, "and " + number(all.length - most) + " more, " + which) : "";
 
 export const topic = {
   page: "topic",
@@ -47,23 +52,23 @@ export const topic = {
       }
       fill(state, [el("ul", { class: "tiles" },
         tile(condition(r.condition, r.condition === "stale" ? "stale since " + timeText(r.since) : ""), "condition"),
-        derived(value(rateText(r)), "rate", ofTopic.rate(r)),
-        derived(value(limitText(r)), r.limit ? r.limit.limit : "limit", ofTopic.limit(r)),
-        derived(value(number(r.waiting)), "waiting calls", ofTopic.waiting(r)),
-        derived(value(duration(r.waitP99)), "wait, 99 %", ofTopic.wait(r)),
-        derived(value(number(r.backlog)), "backlog", ofTopic.backlog(r)),
-        derived(value(behindText(r, now)), "behind for", ofTopic.behind(r, now)),
-        derived(value(drainedText(r)), "drained in", ofTopic.drained(r)),
+        derived(value(rateText(r)), "rate", () => ofTopic.rate(r)),
+        derived(value(limitText(r)), r.limit ? r.limit.limit : "limit", () => ofTopic.limit(r)),
+        derived(value(number(r.waiting)), "waiting calls", () => ofTopic.waiting(r)),
+        derived(value(waitText(r)), "wait, 99 %", () => ofTopic.wait(r)),
+        derived(value(number(r.backlog)), "backlog", () => ofTopic.backlog(r)),
+        derived(value(behindText(r, now)), "behind for", () => ofTopic.behind(r, now)),
+        derived(value(drainedText(r)), "drained in", () => ofTopic.drained(r)),
         tile(number(r.replicas), "replicas"))]);
       fill(subscriptions, [table([["Subscription"], ["Condition"], ["Rate", "number"], ["Limit", "number"], ["Share"], ["Waiting", "number"], ["Wait p99", "number"], ["Backlog", "number"], ["Drained in", "number"], ["Waits for"]],
-        r.subscriptions.map(s => [s.subscription + "\n" + (s.owner || ""), [
+        r.subscriptions.slice(0, most).map(s => [s.subscription + "\n" + (s.owner || ""), [
           short(s.subscription) + (s.owner ? " (" + short(s.owner) + ")" : ""), condition(s.condition),
-          opens(value(rateText(s)), of.rate(s)), opens(value(limitText(s)), of.limit(s)),
-          s.uncounted ? "-" : opens(meter(s.share, "share of " + short(s.subscription, 60)), of.share(s, r)),
-          opens(value(number(s.waiting)), of.waiting(s)), opens(value(duration(s.waitP99)), of.wait(s)),
-          opens(value(number(s.backlog)), of.backlog(s)), opens(value(drainedText(s)), of.drained(s)),
+          opens(value(rateText(s)), () => of.rate(s)), opens(value(limitText(s)), () => of.limit(s)),
+          s.uncounted ? "-" : opens(meter(s.share, "share of " + short(s.subscription, 60)), () => of.share(s, r)),
+          opens(value(number(s.waiting)), () => of.waiting(s)), opens(value(waitText(s)), () => of.wait(s)),
+          opens(value(number(s.backlog)), () => of.backlog(s)), opens(value(drainedText(s)), () => of.drained(s)),
           short(s.reason || ""),
-        ]]), "Subscriptions"),
+        ]]), "Subscriptions"), further(r.subscriptions, "which wait less hard"),
         r.aggregates ? aggregateTable(r.aggregates, r.aggregates.length) : ""]);
     }
 
@@ -73,7 +78,7 @@ export const topic = {
       fill(policy, [table([["Field"], ["Value"], ["Mode"], ["From"]],
         Object.values(fields).map(f => [f.field, [f.field, short(f.value), f.mode || "", f.from ? short(f.from) + (f.expires ? " until " + timeText(f.expires) : "") : "default"]]), "Policy")]);
       fill(replicas, [table([["Replica"], ["Subscription"], ["State"]],
-        (x.replicas || []).map(r => [r.replica + "\n" + r.subscription + "\n" + (r.owner || ""), [short(r.replica), short(r.subscription), short(r.state || "")]]), "Replicas")]);
+        (x.replicas || []).slice(0, most).map(r => [r.replica + "\n" + r.subscription + "\n" + (r.owner || ""), [short(r.replica), short(r.subscription), short(r.state || "")]]), "Replicas"), further(x.replicas || [], "which explain shows")]);
       showCommands();
     }
 
