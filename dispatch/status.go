@@ -52,7 +52,8 @@ type PermitStoreStats struct {
 	Unavailable bool  `json:"unavailable,omitempty"`
 
 	// Latency is how long calls with allocations take, in seconds, averaged over the last few that
-	// were answered; 0 = none was. Slow means that it is over 0.1 s, or was and is over 0.05 s.
+	// were answered; 0 = none was in the last minute. Slow means that it is over 0.1 s, or was and
+	// is over 0.05 s.
 	Latency float64 `json:"latency"`
 	Slow    bool    `json:"slow,omitempty"`
 }

@@ -164,6 +164,38 @@ func TestSlowStoreIsReported(t *testing.T) {
 	})
 }
 
+// TestSlowStoreThatNobodyAsks is not known to be slow any more.
+func TestSlowStoreThatNobodyAsks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := permitstest.NewStore(1, nil)
+		store.RTT = func() time.Duration { return 150 * time.Millisecond }
+		lim, err := dispatch.Open(t.Context(), dispatch.Config{
+			Policies: dispatch.Fixed(perSecond(1000)), Permits: &permitstest.Link{Store: store},
+		})
+		require.NoError(t, err)
+		sub, err := lim.Subscription(topic, "group")
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		var asking sync.WaitGroup
+		asking.Go(func() {
+			for ctx.Err() == nil {
+				_, _ = sub.Acquire(ctx, 100)
+			}
+		})
+		time.Sleep(20 * time.Second)
+		assert.True(t, lim.Stats().Permits.Slow)
+		cancel()
+		asking.Wait()
+		time.Sleep(55 * time.Second)
+		assert.True(t, lim.Stats().Permits.Slow)
+		time.Sleep(10 * time.Second)
+		assert.False(t, lim.Stats().Permits.Slow)
+		assert.Zero(t, lim.Stats().Permits.Latency)
+		require.NoError(t, lim.Close())
+		store.Wait()
+	})
+}
+
 // TestDamageIsLoggedOnce: a state that is damaged again and again is counted each time, and logged
 // once a minute.
 func TestDamageIsLoggedOnce(t *testing.T) {

@@ -37,7 +37,7 @@
 //	throttle_permit_store_damaged_total        requests that found stored state out of bounds
 //	throttle_permit_store_unavailable          1: no request was answered lately
 //	throttle_permit_store_latency_seconds      how long calls with allocations take, averaged over
-//	                                           the last few; 0: none was answered
+//	                                           the last few; 0: none was, in the last minute
 //	throttle_policy_store_unavailable          1: the store's policies are not followed, since it
 //	                                           cannot be read or they are held; the last ones apply
 //	throttle_policies_held                     1: the store was read, and is not followed: it is
@@ -119,7 +119,7 @@ var (
 		"Requests that found stored state out of bounds, and replaced it.")
 	permitsDown = describe("permit_store_unavailable", "1 if no request was answered lately.")
 	latency     = describe("permit_store_latency_seconds",
-		"How long calls with allocations take, averaged over the last few.")
+		"How long calls with allocations take, averaged over the last few; 0: none in the last minute.")
 	sourceDown = describe("policy_store_unavailable",
 		"1 if the policy store's policies are not followed; the last ones apply.")
 	heldBack = describe("policies_held",

@@ -22,6 +22,9 @@ const slowAbove, slowBelow = 0.1, 0.05
 // which comes after a while has in it.
 const averaged, heaviest = 2.0, 0.25
 
+// notedFor is how long after the last call its latency tells how the permit store is, in seconds.
+const notedFor = 60.0
+
 // damageEvery is how often damage of one limit is logged, in seconds.
 const damageEvery = 60.0
 
@@ -135,7 +138,7 @@ func (a *availability) noteCall(answers []sending, now float64) {
 type Availability struct {
 	Requests, Errors, Late, Damaged int64
 	Unavailable                     bool    // none has been answered lately
-	Latency                         float64 // of calls with allocations, seconds; 0 = unknown
+	Latency                         float64 // of calls of the last minute, seconds; 0 = unknown
 	Slow                            bool    // by its latency
 }
 
@@ -144,6 +147,9 @@ func (e *Engine) Availability() Availability {
 	a := &e.availability
 	e.mu.Lock()
 	latency, slow := a.latency, a.slow
+	if e.core.clock(time.Now())-a.notedAt > notedFor { // a store that nobody asks is not slow
+		latency, slow = 0, false
+	}
 	e.mu.Unlock()
 	return Availability{
 		a.requests.Load(), a.errors.Load(), a.late.Load(), a.damaged.Load(), a.unavailable.Load(), latency, slow,

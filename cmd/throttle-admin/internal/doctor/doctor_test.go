@@ -134,8 +134,8 @@ func (s *setup) wipe() []*mvccpb.KeyValue {
 	return deleted.PrevKvs
 }
 
-// fill writes one key until etcd has no room for another revision of it.
-// fill fills etcd's quota. Of values of 1 MiB, each commit leaves several MiB of it unused.
+// fill writes one key until etcd has no room for another revision of it. With values of 1 MiB, up
+// to half of that room would be unused: each commit copies some of them.
 func (s *setup) fill() {
 	s.t.Helper()
 	client, value := s.etcd.Client(), strings.Repeat("x", 64<<10)
