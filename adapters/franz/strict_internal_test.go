@@ -2,6 +2,7 @@ package franzthrottle
 
 import (
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -83,5 +84,36 @@ func TestASlotBetweenPolls(t *testing.T) {
 		require.Equal(t, c.kept, orders.waiter != nil)
 		require.Equal(t, c.kept, orders.owed == 0)
 		require.Equal(t, c.kept, sub.Stats().InFlight == 1)
+	}
+}
+
+// TestSlotsOfShortPolls: a caller that works for longer than a slot can be used, and whose polls do
+// not wait, gets most slots, or one in each poll.
+func TestSlotsOfShortPolls(t *testing.T) {
+	for rate, least := range map[int64]int{5: 17, 20: 57} { // of 30, and of 60
+		synctest.Test(t, func(t *testing.T) {
+			limit := policy.Policy{MessageRate: policy.PerSecond(rate), CaughtUp: policy.CaughtUp{Throttle: new(true)}}
+			limit.Sharing.Mode = policy.Strict
+			sub, err := throttletest.Open(t, limit).Subscription("kafka://public/default/orders", "billing")
+			require.NoError(t, err)
+			c := &Client{closing: t.Context()}
+			s := &c.shelf
+			s.init()
+			orders := keeping(sub)
+			for len(orders.kept) < 100 {
+				orders.kept = append(orders.kept, orders.kept[0])
+				orders.count++
+			}
+			s.order = []*topic{orders}
+			for range 60 { // polls
+				s.trySlots(c, 0)
+				c.admit(0, true)
+				s.leaveLines()
+				time.Sleep(101 * time.Millisecond) // the caller works
+			}
+			require.GreaterOrEqual(t, 100-orders.count, least)
+			s.abandonAll()
+			s.waiters.Wait()
+		})
 	}
 }

@@ -86,6 +86,6 @@ func TestPermitsAreKeptForAMoment(t *testing.T) {
 
 // keeping is a topic of which a record is kept.
 func keeping(sub *dispatch.Subscription) *topic {
-	records := kgo.FetchPartition{Records: make([]*kgo.Record, 1)}
-	return &topic{sub: sub, kept: []batch{{FetchPartition: records}}, count: 1}
+	records := kgo.FetchPartition{Records: []*kgo.Record{{}}}
+	return &topic{sub: sub, kept: []batch{{FetchPartition: records}}, count: 1, positions: map[int32]*position{0: {}}}
 }
