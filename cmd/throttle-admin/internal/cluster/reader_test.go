@@ -282,6 +282,7 @@ func readMany(t *testing.T, every time.Duration, f func(*cluster.Reader), option
 				time.Sleep(time.Second)
 			}
 		})
+		time.Sleep(time.Second / 4) // no read is in an instant in which records are published
 		r := cluster.NewReader(w, "c", every)
 		for _, option := range options {
 			option(r)
@@ -308,7 +309,7 @@ func TestReaderThatReadsRarely(t *testing.T) {
 func TestReadAll(t *testing.T) {
 	known := func(options ...func(*cluster.Reader)) (n int) {
 		readMany(t, time.Second, func(r *cluster.Reader) {
-			time.Sleep(2200 * time.Millisecond)
+			time.Sleep(1200 * time.Millisecond)
 			o, _ := r.Overview(cluster.Query{Size: 2000})
 			for _, row := range o.Rows {
 				if row.Rate == 10 {
