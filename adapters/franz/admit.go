@@ -202,7 +202,7 @@ func (s *shelf) hand(
 ) kgo.Fetches {
 	n = min(n, grant.N())
 	t.owed, t.servedAt = 0, time.Now()
-	t.passed.add(n, time.Now())
+	t.passed.add(n, t.servedAt)
 	for n > 0 {
 		i := s.firstReady(t)
 		b := &t.kept[i]

@@ -5,8 +5,8 @@ import "time"
 // The slot of a strict limit is used at once or not at all. One that comes between two polls goes
 // back at once, and the next poll finds it if it has not expired by then: that of a limit of a few
 // messages a second has. So a topic that was served within leavesFor leaves the line when a poll
-// ends, and the next poll takes the slot that is free. Where none is, other consumers wait too: the
-// topic stays in line then.
+// ends, and the next poll takes the slot that is free. One that has had none for that long stays in
+// line: others may wait, too.
 const leavesFor = 500 * time.Millisecond
 
 // trySlots takes a strict slot that is free now for each topic that is not in line. It waits for
@@ -15,8 +15,11 @@ func (s *shelf) trySlots(c *Client, max int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, t := range s.order {
+		if t.waiter != nil {
+			continue
+		}
 		sub, n := s.next(c, t, max)
-		if n == 0 || t.waiter != nil || !sub.Paced() {
+		if n == 0 || !sub.Paced() {
 			continue
 		}
 		s.mu.Unlock()

@@ -33,13 +33,8 @@ func (q Query) words() []string {
 // sorts are the orders of rows, each in its usual direction, if the sign is 1, or reversed. What is
 // unknown comes last in both.
 var sorts = map[string]func(a, b *Row, sign int) int{
-	"throttled": func(a, b *Row, sign int) int {
-		// Calls by powers of two: rows would not stand still.
-		return cmp.Or(sign*cmp.Compare(a.Condition.rank(), b.Condition.rank()), falling(a.WaitP99, b.WaitP99, sign),
-			falling(powerOfTwo(a.Waiting), powerOfTwo(b.Waiting), sign),
-			falling(a.Backlog, b.Backlog, sign))
-	},
-	"topic": func(a, b *Row, sign int) int { return sign * strings.Compare(a.Topic, b.Topic) },
+	"throttled": func(a, b *Row, sign int) int { return harder(a.hardness(), b.hardness(), sign) },
+	"topic":     func(a, b *Row, sign int) int { return sign * strings.Compare(a.Topic, b.Topic) },
 	"limit": func(a, b *Row, sign int) int {
 		return cmp.Or(byUnit(a, b), sign*cmp.Compare(b.Limit.Rate, a.Limit.Rate))
 	},
@@ -50,6 +45,32 @@ var sorts = map[string]func(a, b *Row, sign int) int{
 	"behind":   func(a, b *Row, sign int) int { return earlier(a.BehindSince, b.BehindSince, sign) },
 	"drained":  func(a, b *Row, sign int) int { return falling(a.DrainedIn, b.DrainedIn, sign) },
 	"replicas": func(a, b *Row, sign int) int { return sign * cmp.Compare(b.Replicas, a.Replicas) },
+}
+
+// A hardness is how hard a topic or a subscription is throttled.
+type hardness struct {
+	condition              Condition
+	wait, waiting, backlog Number
+}
+
+func (r *Row) hardness() hardness { return hardness{r.Condition, r.WaitP99, r.Waiting, r.Backlog} }
+
+func (s *SubscriptionRow) hardness() hardness {
+	return hardness{s.Condition, s.WaitP99, s.Waiting, s.Backlog}
+}
+
+// harder compares by how hard something is throttled, the hardest first, or last if the sign is -1.
+// Calls that wait count by powers of two: rows would not stand still.
+func harder(a, b hardness, sign int) int {
+	return cmp.Or(sign*cmp.Compare(a.condition.rank(), b.condition.rank()), falling(a.wait, b.wait, sign),
+		falling(powerOfTwo(a.waiting), powerOfTwo(b.waiting), sign), falling(a.backlog, b.backlog, sign))
+}
+
+// hardest returns the subscriptions of a row, the one that is throttled hardest first.
+func (r *Row) hardest() []SubscriptionRow {
+	all := slices.Clone(r.Subscriptions)
+	slices.SortStableFunc(all, func(a, b SubscriptionRow) int { return harder(a.hardness(), b.hardness(), 1) })
+	return all
 }
 
 // powerOfTwo is the exponent of the next power of two above a number.
@@ -169,7 +190,7 @@ func (st *State) Overview(q Query, now time.Time) Overview {
 	o.Rows = []Row{}
 	for _, r := range rows[begin:min(begin+max(0, q.Size), len(rows))] {
 		row := *r
-		row.Subscriptions = hardest(r.Subscriptions)
+		row.Subscriptions = r.hardest()
 		if q.Most > 0 && len(row.Subscriptions) > q.Most {
 			row.Subscriptions, row.More = row.Subscriptions[:q.Most:q.Most], len(row.Subscriptions)-q.Most
 		}

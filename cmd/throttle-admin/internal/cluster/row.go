@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"cmp"
 	"encoding/json"
 	"math"
 	"slices"
@@ -443,14 +442,4 @@ func (g *group) look(sumBacklog bool) SubscriptionRow {
 		s.Condition = Flowing
 	}
 	return s
-}
-
-// hardest returns subscriptions by how hard they wait, in the order of topics in an overview.
-func hardest(all []SubscriptionRow) []SubscriptionRow {
-	all = slices.Clone(all)
-	slices.SortStableFunc(all, func(a, b SubscriptionRow) int {
-		return cmp.Or(cmp.Compare(a.Condition.rank(), b.Condition.rank()),
-			falling(a.WaitP99, b.WaitP99, 1), falling(powerOfTwo(a.Waiting), powerOfTwo(b.Waiting), 1))
-	})
-	return all
 }

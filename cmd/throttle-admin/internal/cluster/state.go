@@ -273,7 +273,7 @@ func (st *State) opened(name string, t *topic) Row {
 			s.Operands = t.groups[i].operands(s.key, most, reportPartitions(name))
 		}
 	}
-	row.Subscriptions = hardest(row.Subscriptions)
+	row.Subscriptions = row.hardest()
 	return row
 }
 

@@ -4,8 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
-	"math/rand/v2"
-	"strings"
 	"testing"
 	"time"
 
@@ -505,127 +503,6 @@ func TestBacklogs(t *testing.T) {
 	assert.EqualValues(t, 50, rows(st, at(2))[0].Backlog, "what is caught up has none")
 }
 
-// TestDrainedIn: when a backlog will be gone is known after ten seconds in which it has shrunk.
-func TestDrainedIn(t *testing.T) {
-	st := cluster.NewState()
-	report := func(second int, backlog int64) cluster.Number {
-		s := used(orders, "billing", 1)
-		s.Backlog, s.BehindSince = backlog, 1
-		publish(st, "a", at(float64(second)), s)
-		return rows(st, at(float64(second)))[0].DrainedIn
-	}
-	second := 0
-	for ; second < 10; second++ {
-		assert.False(t, report(second, int64(1000-10*second)).Known(), "too little has been seen")
-	}
-	for ; second < 60; second++ {
-		assert.InDelta(t, float64(1000-10*second)/10, float64(report(second, int64(1000-10*second))), 1e-6)
-	}
-	before := float64(report(second, 400))
-	second++
-	assert.InDelta(t, before, float64(report(second, 440)), before/5, "one value that is odd does not make it jump")
-	assert.False(t, report(second+1, -1).Known())
-	assert.False(t, report(second+2, 5).Known(), "it begins again")
-	for n := range 20 {
-		assert.False(t, report(second+3+n, int64(10+n)).Known(), "it grows")
-	}
-
-	// A weak slope in much noise is none, and a clear one does not jump.
-	st = cluster.NewState()
-	random := rand.New(rand.NewPCG(1, 2))
-	second = 0
-	known := 0
-	for ; second < 60; second++ {
-		if report(second, 1_000_000-int64(second)+int64(random.IntN(2000))).Known() {
-			known++
-		}
-	}
-	assert.Less(t, known, 10, "a slope that may be noise")
-	st = cluster.NewState()
-	for second = range 60 {
-		if in := report(second, 100_000-int64(100*second)+int64(random.IntN(200))); second >= 30 {
-			assert.InDelta(t, 1000-second, float64(in), 150)
-		}
-	}
-
-	// A topic is drained when its last subscription is.
-	st = cluster.NewState()
-	for second := range 21 {
-		a, b, c := used(orders, "a", 1), used(orders, "b", 1), used(orders, "c", 1)
-		a.Backlog, a.BehindSince = int64(1000-10*second), 1
-		b.Backlog, b.BehindSince = int64(1000-20*second), 1
-		c.Backlog = int64(100 + second)
-		if second == 20 {
-			c.BehindSince = 1
-		}
-		publish(st, "r", at(float64(second)), a, b, c)
-		if row := rows(st, at(float64(second)))[0]; second == 19 {
-			assert.InDelta(t, 81, float64(row.DrainedIn), 1e-6)
-		} else if second == 20 {
-			assert.False(t, row.DrainedIn.Known(), "the backlog of one that is behind grows")
-		}
-	}
-}
-
-// TestWaitP99: waits of the last minute, of all replicas.
-func TestWaitP99(t *testing.T) {
-	st := cluster.NewState()
-	counts := [2]dispatch.Histogram{}
-	report := func(second float64) float64 {
-		for i, name := range []string{"a", "b"} {
-			s := used(orders, "billing", 1)
-			s.WaitTimes = counts[i]
-			publish(st, name, at(second), s)
-		}
-		return float64(rows(st, at(second))[0].WaitP99)
-	}
-	counts[0].Buckets[9] = 1000 // before this view began
-	counts[0].Count = 1000
-	assert.True(t, math.IsNaN(report(0)), "that is known from the next record on")
-	counts[0].Buckets[1] += 99
-	counts[0].Count += 99
-	assert.Equal(t, 0.003, report(1))
-	counts[1].Buckets[5] += 2
-	counts[1].Count += 2
-	assert.Equal(t, 0.3, report(2))
-	assert.Equal(t, 0.3, report(50))
-	assert.Zero(t, report(75))
-	longer := func() bool { return st.Overview(cluster.Query{Size: 1}, at(0)).Rows[0].WaitLonger }
-	last := len(dispatch.WaitBuckets)
-	counts[1].Buckets[last-1] += 99
-	counts[1].Buckets[last]++
-	counts[1].Count += 100
-	assert.EqualValues(t, 60, report(76))
-	assert.False(t, longer())
-	counts[0].Buckets[last]++
-	counts[0].Count++
-	assert.EqualValues(t, 60, report(77))
-	assert.True(t, longer(), "two of 101 are longer")
-}
-
-// TestHardest: the subscriptions of a row come in the order in which they wait.
-func TestHardest(t *testing.T) {
-	st := cluster.NewState()
-	var subs []dispatch.SubscriptionStats
-	for name, waiting := range map[string]int{"a": 0, "b": 1, "c": 0, "d": 300, "e": 0} {
-		s := used(orders, name, 1)
-		s.Waiting = waiting
-		s.CaughtUp = name == "a"
-		subs = append(subs, s)
-	}
-	publish(st, "r", at(0), subs...)
-	st.Tick(at(0), nil)
-	for most, want := range map[int]string{0: "dbcea", 2: "db", 9: "dbcea"} {
-		row := st.Overview(cluster.Query{Size: 1, Most: most}, at(0)).Rows[0]
-		names := ""
-		for _, s := range row.Subscriptions {
-			names += s.Subscription
-		}
-		assert.Equal(t, want, names)
-		assert.Equal(t, 5-len(names), row.More)
-	}
-}
-
 // TestBehindByAnotherClock: since when a topic is behind does not depend on its replica's clock.
 func TestBehindByAnotherClock(t *testing.T) {
 	for _, ahead := range []float64{0, -3600, 3600} {
@@ -636,57 +513,5 @@ func TestBehindByAnotherClock(t *testing.T) {
 			add(st, dispatch.Stats{Replica: "r", Time: at(ahead + float64(second)).UnixMilli(), Subscriptions: []dispatch.SubscriptionStats{s}}, at(float64(second)))
 			assert.Equal(t, at(-30), rows(st, at(float64(second)))[0].BehindSince, "ahead by %v s", ahead)
 		}
-	}
-}
-
-// TestOverview: pages, orders and filters; the totals are of all topics.
-func TestOverview(t *testing.T) {
-	st := cluster.NewState()
-	var subs []dispatch.SubscriptionStats
-	for n := range 25 {
-		s := used(fmt.Sprintf("kafka://public/default/t%02d", n), "Billing", 1)
-		s.Waiting, s.Backlog = n%3, int64(100*n)
-		s.Limits[0].Rate = float64(1000 - n)
-		subs = append(subs, s)
-	}
-	add(st, dispatch.Stats{Replica: "a", Time: 1, Subscriptions: subs, More: 7}, at(0))
-	st.Tick(at(0), nil)
-	topics := func(q cluster.Query) (names []string) {
-		o := st.Overview(q, at(0))
-		assert.Equal(t, 25, o.Totals.Topics)
-		assert.Equal(t, 24, o.Totals.Waiting)
-		assert.Equal(t, 7, o.Totals.More)
-		assert.EqualValues(t, 30_000, o.Totals.Backlog)
-		assert.Equal(t, map[cluster.Condition]int{cluster.Throttled: 16, cluster.Flowing: 9}, o.Totals.Conditions)
-		for _, r := range o.Rows {
-			names = append(names, r.Topic[len("kafka://public/default/"):])
-		}
-		return names
-	}
-	assert.Equal(t, []string{"t23", "t20", "t17"}, topics(cluster.Query{Size: 3}), "by how hard they are throttled")
-	assert.Equal(t, []string{"t14", "t11", "t08"}, topics(cluster.Query{Size: 3, Page: 1}))
-	assert.Equal(t, []string{"t24"}, topics(cluster.Query{Size: 8, Page: 3, Sort: "topic"}))
-	assert.Equal(t, []string{"t24"}, topics(cluster.Query{Size: 8, Page: 9, Sort: "topic"}), "the last page")
-	assert.Empty(t, topics(cluster.Query{Page: 3}))
-	assert.Empty(t, topics(cluster.Query{Size: 8, Page: 4, Filter: "none"}))
-	assert.Equal(t, []string{"t24", "t23"}, topics(cluster.Query{Size: 2, Sort: "backlog"}))
-	assert.Equal(t, []string{"t00", "t01"}, topics(cluster.Query{Size: 2, Sort: "backlog", Reverse: true}))
-	assert.Equal(t, []string{"t00", "t01"}, topics(cluster.Query{Size: 2, Sort: "limit"}))
-	assert.Equal(t, []string{"t20", "t22", "t23"}, topics(cluster.Query{Size: 9, Sort: "topic", Filter: "T2 billing throttled"}))
-	assert.Len(t, topics(cluster.Query{Size: 50, Filter: strings.Repeat("t1 ", 10) + "x"}), 10, "ten words count")
-	assert.Len(t, topics(cluster.Query{Size: 50, Filter: "t1" + strings.Repeat(" ", cluster.MaxFilter) + "x"}), 10, "words beyond MaxFilter are ignored")
-	unknown := used("kafka://public/default/unknown", "Billing", 1)
-	unknown.Backlog = -1
-	publish(st, "b", at(0), unknown)
-	st.Tick(at(0), nil)
-	for _, reverse := range []bool{false, true} {
-		all := st.Overview(cluster.Query{Size: 50, Sort: "backlog", Reverse: reverse}, at(0)).Rows
-		assert.Equal(t, unknown.Topic, all[len(all)-1].Topic, "what is unknown comes last")
-	}
-	st = cluster.NewState()
-	add(st, dispatch.Stats{Replica: "a", Time: 1, Subscriptions: subs, More: 7}, at(0))
-	st.Tick(at(0), nil)
-	for _, sort := range cluster.Sorts {
-		assert.Len(t, topics(cluster.Query{Size: 50, Sort: sort}), 25, sort)
 	}
 }

@@ -107,7 +107,7 @@ func (s *server) answer(ctx context.Context, name string, q url.Values) (*shared
 	s.mu.Lock()
 	a := s.shared[key]
 	if a == nil || a.old(now) {
-		s.forget(now)
+		s.forget(now.Add(-keepShared)) // nobody looks at them any more
 		if len(s.shared) >= maxShared && !s.evict(now) {
 			s.mu.Unlock()
 			return nil, fmt.Errorf("browsers look at more than %d different panels: try again later", maxShared)
@@ -140,15 +140,15 @@ func (s *server) question(name string, q url.Values) (key string, asked url.Valu
 	return name + "?" + asked.Encode(), asked
 }
 
-// forget drops the answers that nobody looks at any more. s.mu is held.
-func (s *server) forget(now time.Time) {
-	maps.DeleteFunc(s.shared, func(_ string, a *shared) bool { return a.old(now.Add(-keepShared)) })
+// forget drops the answers that were old at a time. s.mu is held.
+func (s *server) forget(at time.Time) {
+	maps.DeleteFunc(s.shared, func(_ string, a *shared) bool { return a.old(at) })
 }
 
 // evict forgets the answers that are old, or else the one that will be next, and reports whether
 // there was one. s.mu is held.
 func (s *server) evict(now time.Time) bool {
-	maps.DeleteFunc(s.shared, func(_ string, a *shared) bool { return a.old(now) })
+	s.forget(now)
 	if len(s.shared) < maxShared {
 		return true
 	}

@@ -269,6 +269,7 @@ func TestPanels(t *testing.T) {
 	assert.Equal(t, 400, s.get("/api/history?limit=x&before=-1", &fault))
 	assert.Equal(t, 400, s.get("/api/history?scope=cluster&topic="+url.QueryEscape(orders), &fault))
 	assert.Equal(t, 400, s.get("/api/history?topic=cluster", &fault))
+	assert.NotContains(t, fault.Error, "limit only", "that is no fault of it")
 	assert.Equal(t, 400, s.get("/api/diff?revision=x", &fault))
 	assert.Equal(t, 502, s.get("/api/explain?topic=--help", &fault), "it is no flag")
 	assert.Contains(t, fault.Error, `"--help"`)

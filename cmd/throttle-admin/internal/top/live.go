@@ -60,8 +60,7 @@ type model struct {
 	rates  []cluster.Number
 	title  string
 	lines  []string
-	scroll int    // lines above the window
-	fits   int    // lines in it, without the one that says how many more there are
+	scroll int    // lines above those on view
 	note   string // of the last command
 }
 
@@ -238,9 +237,8 @@ func (m *model) show(title, printed string) {
 	m.lines = strings.Split(strings.TrimRight(printed, "\n"), "\n")
 }
 
-// move acts on a key that moves the selection, or sorts.
+// move acts on a key that moves the selection, scrolls, or arranges the overview.
 func (m *model) move(name string) {
-	q := &m.top.query
 	switch name {
 	case "up", "k":
 		m.step(-1)
@@ -250,17 +248,24 @@ func (m *model) move(name string) {
 		m.turn(-1)
 	case "pgdown", "space":
 		m.turn(1)
+	}
+	if m.page == overview {
+		m.arrange(name)
+	}
+}
+
+// arrange acts on a key of the overview that opens a topic, filters or sorts.
+func (m *model) arrange(name string) {
+	q := &m.top.query
+	switch name {
 	case "enter", "right":
-		if topic := m.selected(); m.page == overview && topic != "" {
+		if topic := m.selected(); topic != "" {
 			m.page, m.topic, m.rates, m.scroll = oneTopic, topic, nil, 0
 			m.refresh()
 		}
 	case "/":
-		m.typing, m.before = m.page == overview, q.Filter
+		m.typing, m.before = true, q.Filter
 	case "s", "S":
-		if m.page != overview {
-			return
-		}
 		by := 1
 		if name == "S" {
 			by = len(cluster.Sorts) - 1
@@ -268,9 +273,6 @@ func (m *model) move(name string) {
 		q.Sort = cluster.Sorts[(slices.Index(cluster.Sorts, q.Sort)+by)%len(cluster.Sorts)]
 		m.jump(0, 0)
 	case "r":
-		if m.page != overview {
-			return
-		}
 		q.Reverse = !q.Reverse
 		m.jump(0, 0)
 	}
@@ -294,14 +296,17 @@ func (m *model) step(by int) {
 // turn shows the page before or after.
 func (m *model) turn(by int) {
 	if m.page != overview {
-		m.scrollBy(by * max(1, m.fits))
+		head, _ := m.parts()
+		m.scrollBy(by * max(1, m.room(head)-1))
 		return
 	}
 	m.jump(m.top.query.Page+by, m.cursor)
 }
 
-// scrollBy scrolls the page; window has the bounds.
-func (m *model) scrollBy(lines int) { m.scroll += lines }
+func (m *model) scrollBy(lines int) {
+	head, rows := m.parts()
+	m.scroll = max(0, min(m.scroll+lines, len(rows)-m.room(head)))
+}
 
 // jump shows a page of topics, with the cursor in a row.
 func (m *model) jump(page, row int) {

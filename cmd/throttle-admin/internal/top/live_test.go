@@ -328,6 +328,10 @@ func TestScrolled(t *testing.T) {
 	assert.NotContains(t, screen(m), "lines more")
 	press(m, "up")
 	assert.Contains(t, screen(m), "and 2 lines more")
+	assert.Contains(t, screen(m), "e explain")
+	press(m, "?")
+	assert.NotContains(t, screen(m), "e explain   p pause", "there is no topic to explain")
+	press(m, "esc")
 	sort := m.top.query
 	press(m, "s", "S", "r")
 	assert.Equal(t, sort, m.top.query)

@@ -41,17 +41,8 @@ var (
 
 // View implements tea.Model.
 func (m *model) View() tea.View {
-	var body []string
-	switch m.page {
-	case overview:
-		body = m.overviewLines()
-	case oneTopic:
-		body = m.topicLines()
-		rows := m.subscriptionLines()
-		body = append(body, m.window(rows, m.height-footLines-len(body))...)
-	case text:
-		body = append([]string{bold.Render(fit(m.title, m.width)), ""}, m.window(m.textLines(), m.height-footLines-2)...)
-	}
+	head, rows := m.parts()
+	body := append(head, m.onView(rows, m.room(head))...)
 	body = body[:min(len(body), max(0, m.height-footLines))]
 	for len(body) < m.height-footLines {
 		body = append(body, "")
@@ -64,6 +55,20 @@ func (m *model) View() tea.View {
 	v.AltScreen = true
 	return v
 }
+
+// parts returns the lines of the page: those at its head, and those that scroll below it.
+func (m *model) parts() (head, rows []string) {
+	switch m.page {
+	case oneTopic:
+		return m.topicLines(), m.subscriptionLines()
+	case text:
+		return []string{bold.Render(fit(m.title, m.width)), ""}, m.textLines()
+	}
+	return m.overviewLines(), nil
+}
+
+// room is how many lines fit below the head of the page.
+func (m *model) room(head []string) int { return m.height - footLines - len(head) }
 
 // minName is the room for a name, below which a question is shorter.
 const minName = 8
@@ -232,16 +237,15 @@ func (m *model) textLines() (lines []string) {
 	return lines
 }
 
-// window returns the lines that fit into a height, from where the page is scrolled to. If not all
-// of the rest fit, the last line says how many more there are.
-func (m *model) window(lines []string, height int) []string {
-	m.fits, m.scroll = height-1, max(0, min(m.scroll, len(lines)-height))
-	rest := lines[m.scroll:]
-	if len(rest) <= height || height < 1 {
+// onView returns the rows that fit, from where the page is scrolled to. If not all of the rest fit,
+// the last line says how many more there are.
+func (m *model) onView(rows []string, room int) []string {
+	rest := rows[max(0, min(m.scroll, len(rows)-room)):]
+	if len(rest) <= room || room < 1 {
 		return rest
 	}
-	more := fmt.Sprintf("and %d lines more: down, page down", len(rest)-height+1)
-	return append(slices.Clone(rest[:height-1]), faint.Render(fit(more, m.width)))
+	more := fmt.Sprintf("and %d lines more: down, page down", len(rest)-room+1)
+	return append(slices.Clone(rest[:room-1]), faint.Render(fit(more, m.width)))
 }
 
 // fit returns a text on one line, cut to a width.

@@ -11,7 +11,7 @@ export const history = {
     const body = el("div"), link = json("/api/history");
     const older = el("button", { type: "button", onclick: () => next && set({ before: next }) }, "Older changes");
     const newest = el("button", { type: "button", onclick: () => set({ before: "" }) }, "Newest");
-    let next, newestSeen, last;
+    let next, newestSeen, highest;
     return {
       title: () => "History",
       element: el("section", { "aria-label": "History" }, link, el("h1", {}, "History"),
@@ -37,16 +37,16 @@ export const history = {
           " · revision " + r.revision, r.found ? " · made past the tools, at some time before" : ""),
         r.reason ? el("p", {}, short(r.reason, 1000)) : "",
         changeTexts(r),
-        el("details", { "data-revision": r.revision, ontoggle: event => { if (event.currentTarget.open) showDifference(event.currentTarget, r.revision, last); } }, el("summary", {}, "Since then, and commands"),
+        el("details", { "data-revision": r.revision, ontoggle: event => { if (event.currentTarget.open) showDifference(event.currentTarget, r.revision, highest); } }, el("summary", {}, "Since then, and commands"),
           el("div", { class: "difference", "data-kept": "true" }),
           command("throttle-admin rollback " + r.revision + " --dry-run", "Preview the rollback"),
           command("throttle-admin rollback " + r.revision, "Roll back"),
           command("throttle-admin history show " + r.revision, "Show")))));
-      last = Math.max(0, ...records.map(r => r.revision));
+      highest = Math.max(0, ...records.map(r => r.revision));
       const seen = JSON.stringify(records.map(r => r.revision));
       if (seen !== newestSeen) { // the differences from now are others
         newestSeen = seen;
-        for (const d of body.querySelectorAll("details[open]")) showDifference(d, d.dataset.revision, last);
+        for (const d of body.querySelectorAll("details[open]")) showDifference(d, d.dataset.revision, highest);
       }
     }
   },

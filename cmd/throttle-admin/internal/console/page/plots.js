@@ -30,7 +30,8 @@ export class Plots {
     for (const { chart } of this.charts) chart.destroy();
   }
 
-  // add takes over points: { times, and by name values, or lists of { name, values } }.
+  // add takes over points: { times, and by name values, or lists of { name, values } }. What is no
+  // list is ignored.
   add(points) {
     const d = this.data, times = points.times || [];
     const last = d.times.length ? d.times[d.times.length - 1] : 0;

@@ -38,13 +38,13 @@ export const quotas = {
             ids.map(i => [idText(i.id), [short(idText(i.id)), size(i.reserved) + "/s", size(i.total) + "/s", rate(i.inForce), i.by]]), "Rates in force")]);
         return;
       }
-      const decisions = s.decisions || [], readers = s.readers || [], backends = s.backends || [], most = 100, mostIds = 500;
+      const decisions = s.decisions || [], readers = s.readers || [], backends = s.backends || [], most = 100, listed = decisions.slice(0, 500);
       fill(body, [
         el("p", {}, "The ratekeeper " + short(s.keeper) + " leads, in term " + s.term + "; " + number(s.replicas) + " replicas report."),
         decisions.length === 0 ? el("p", {}, "No quota is set.") : table(
           [["Id"], ["Rate", "number"], ["Cost", "number"], ["Reserved", "number"], ["Total as a rate", "number"], ["Backends bear", "number"], ["Target", "number"], ["In force", "number"], ["Busy"]],
-          decisions.slice(0, mostIds).map(d => [idText(d.id), [short(idText(d.id)), perSecond(d.rate), size(d.cost) + "/s", perSecond(d.reserved), perSecond(d.desired), d.limiting === null ? "no limit" : perSecond(d.limiting), perSecond(d.target), perSecond(d.smoothed) + (d.shadow ? " (shadow)" : ""), d.busy ? "yes" : ""]]), "Decisions"),
-        s.tracked > Math.min(decisions.length, mostIds) ? el("p", {}, "and " + number(s.tracked - Math.min(decisions.length, mostIds)) + " more ids that are tracked") : "",
+          listed.map(d => [idText(d.id), [short(idText(d.id)), perSecond(d.rate), size(d.cost) + "/s", perSecond(d.reserved), perSecond(d.desired), d.limiting === null ? "no limit" : perSecond(d.limiting), perSecond(d.target), perSecond(d.smoothed) + (d.shadow ? " (shadow)" : ""), d.busy ? "yes" : ""]]), "Decisions"),
+        s.tracked > listed.length ? el("p", {}, "and " + number(s.tracked - listed.length) + " more ids that are tracked") : "",
         el("h2", {}, "Backends"),
         backends.length === 0 ? el("p", {}, "none reports") : table([["Backend"], ["Zone"], ["Queue", "number"], ["Target", "number"], ["Load, of its target", "number"], ["Cost", "number"], ["It bears", "number"], ["Reported", "number"]],
           backends.slice(0, most).map(b => [b.backend, [short(b.backend), short(b.zone), ...(b.load.target > 0 ? [number(b.load.queue), number(b.load.target), Math.round(100 * b.load.queue / b.load.target) + " %"] : [value("unknown"), value("unknown"), value("unknown")]),
