@@ -238,13 +238,17 @@ func (d Division) silent(t Terms, group string) bool {
 }
 
 // again returns the time until the group has its next permit, or until other groups' permits may
-// be stolen if that is sooner.
+// be stolen if that is sooner. In the last Ahead of a period all its permits are open, so the next
+// permit opens when it ends.
 func (d Division) again(t Terms, own Part) float64 {
 	elapsed := float64(d.elapsed(t, 0) * t.Period)
 	next := t.Period - elapsed
 	if own.Share > 0 {
 		opens := float64((own.From + (float64(own.Used)-own.Base)/float64(own.Share)) * t.Period)
 		next = min(next, opens-t.Ahead-elapsed)
+	}
+	if end := t.Period - elapsed; end < t.Ahead {
+		return max(end, t.Ahead/5)
 	}
 	return max(t.Ahead, min(next, t.Period/20))
 }

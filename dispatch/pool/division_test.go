@@ -122,6 +122,22 @@ func ExampleDivision_Visit() {
 	// a, with b silent: 18
 }
 
+// TestDivisionAgain: a member that finds nothing comes again after some permits have opened, and at
+// the end of a period when it ends, so that not all are late in the next.
+func TestDivisionAgain(t *testing.T) {
+	var d pool.Division
+	d, _ = d.Visit(terms, pool.Visit{Group: "a", Member: "1"}, 1000)
+	for _, c := range []struct{ at, again float64 }{
+		{0.5, 0.1}, {0.85, 0.1}, {0.95, 0.05}, {0.999, 0.02}, {1.5, 0.1}, {1.95, 0.05},
+	} {
+		visit := pool.Visit{Group: "a", Member: "1", Want: 1000}
+		d, _ = d.Visit(terms, visit, 1000+c.at)
+		_, got := d.Visit(terms, visit, 1000+c.at)
+		assert.Zero(t, got.N)
+		assert.InDelta(t, c.again, got.Again, 1e-9, "at %v", c.at)
+	}
+}
+
 // TestDivisionClock: a division's clock goes on as the store's does, and stands still while that
 // steps back.
 func TestDivisionClock(t *testing.T) {
