@@ -9,17 +9,22 @@ import "time"
 // line: others may wait, too.
 const leavesFor = 500 * time.Millisecond
 
+// triesFor is how long a poll goes on to try one topic after another. Where the permit store
+// answers late or not at all, the others get in line instead.
+const triesFor = 50 * time.Millisecond
+
 // trySlots takes a strict slot that is free now for each topic that is not in line. It waits for
 // the permit store's answer. Only polls change s.order's order, and give topics waiters.
 func (s *shelf) trySlots(c *Client, max int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	began := time.Now()
 	for _, t := range s.order {
 		if t.waiter != nil {
 			continue
 		}
 		sub, n := s.next(c, t, max)
-		if n == 0 || !sub.Paced() {
+		if n == 0 || !sub.Paced() || time.Since(began) > triesFor {
 			continue
 		}
 		s.mu.Unlock()

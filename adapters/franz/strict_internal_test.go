@@ -1,6 +1,7 @@
 package franzthrottle
 
 import (
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -8,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dispatchthrottle/throttle/dispatch"
+	"github.com/dispatchthrottle/throttle/dispatch/permits/permitstest"
 	"github.com/dispatchthrottle/throttle/policy"
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
 )
@@ -116,4 +118,54 @@ func TestSlotsOfShortPolls(t *testing.T) {
 			s.waiters.Wait()
 		})
 	}
+}
+
+// TestPollsWhileTheStoreIsFrozen: a poll waits for one answer of the permit store, however many
+// topics have strict limits, and for none once these are in line.
+func TestPollsWhileTheStoreIsFrozen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		limit := policy.Policy{MessageRate: policy.PerSecond(5), CaughtUp: policy.CaughtUp{Throttle: new(true)}}
+		limit.Sharing.Mode = policy.Strict
+		store := permitstest.NewStore(1, nil)
+		lim, err := dispatch.Open(t.Context(), dispatch.Config{
+			Policies: dispatch.Fixed(limit), Permits: &permitstest.Link{Store: store},
+		})
+		require.NoError(t, err)
+		c := &Client{closing: t.Context()}
+		s := &c.shelf
+		s.init()
+		defer func() {
+			s.abandonAll()
+			s.waiters.Wait()
+			require.NoError(t, lim.Close())
+			store.Wait()
+		}()
+		for i := range 10 {
+			sub, err := lim.Subscription(fmt.Sprintf("kafka://public/default/orders%d", i), "billing")
+			require.NoError(t, err)
+			topic := keeping(sub)
+			for len(topic.kept) < 100 {
+				topic.kept = append(topic.kept, topic.kept[0])
+				topic.count++
+			}
+			s.order = append(s.order, topic)
+		}
+		var frozen time.Time
+		for n := range 40 { // polls
+			if n == 20 {
+				frozen = time.Now()
+				store.Locked(func() { store.Frozen = frozen.Add(5 * time.Second) })
+			}
+			began := time.Now()
+			s.trySlots(c, 0)
+			took := time.Since(began)
+			c.admit(0, true)
+			s.leaveLines()
+			require.LessOrEqual(t, took, triesFor+permitstest.Timeout, "poll %d", n)
+			if frozen.IsZero() || time.Since(frozen) > leavesFor+permitstest.Timeout {
+				require.Less(t, took, triesFor, "poll %d", n)
+			}
+			time.Sleep(51 * time.Millisecond)
+		}
+	})
 }
