@@ -58,5 +58,5 @@ func run(in io.Reader, out io.Writer) (err error) {
 const head = `# What every adapter does
 
 All adapters of brokers pass one suite, adapters/internal/adaptertest. ` + "`make behaviours`" + ` runs it and writes this
-page.
+page. The tests of each adapter fail, too, if they leave goroutines behind.
 `
