@@ -20,7 +20,7 @@ func TestASlotThatAPollHasNotTaken(t *testing.T) {
 	c := &Client{}
 	s := &c.shelf
 	s.init()
-	orders := keeping(sub)
+	orders := keeping(sub, 1)
 	s.order = []*topic{orders}
 	s.trySlots(c, 0)
 	require.True(t, orders.waiter.ended)
@@ -45,7 +45,7 @@ func TestWhoLeavesTheLine(t *testing.T) {
 	}{{"strict", 0, false}, {"strict", leavesFor, true}, {"fair", 0, true}} {
 		sub, err := lim.Subscription("kafka://public/default/"+c.topic, "billing")
 		require.NoError(t, err)
-		orders := keeping(sub)
+		orders := keeping(sub, 1)
 		orders.servedAt = time.Now().Add(-c.served)
 		orders.waiter = &waiter{sub: sub, stop: func() {}}
 		s := &shelf{order: []*topic{orders}}
@@ -75,7 +75,7 @@ func TestASlotBetweenPolls(t *testing.T) {
 		sub := oneInFlight(t, c.mode)
 		grant, err := sub.Acquire(t.Context(), 1)
 		require.NoError(t, err)
-		orders := keeping(sub)
+		orders := keeping(sub, 1)
 		w := &waiter{sub: sub, stop: func() {}}
 		orders.waiter = w
 		s := &shelf{}
@@ -101,11 +101,7 @@ func TestSlotsOfShortPolls(t *testing.T) {
 			c := &Client{closing: t.Context()}
 			s := &c.shelf
 			s.init()
-			orders := keeping(sub)
-			for len(orders.kept) < 100 {
-				orders.kept = append(orders.kept, orders.kept[0])
-				orders.count++
-			}
+			orders := keeping(sub, 100)
 			s.order = []*topic{orders}
 			for range 60 { // polls
 				s.trySlots(c, 0)
@@ -143,12 +139,7 @@ func TestPollsWhileTheStoreIsFrozen(t *testing.T) {
 		for i := range 10 {
 			sub, err := lim.Subscription(fmt.Sprintf("kafka://public/default/orders%d", i), "billing")
 			require.NoError(t, err)
-			topic := keeping(sub)
-			for len(topic.kept) < 100 {
-				topic.kept = append(topic.kept, topic.kept[0])
-				topic.count++
-			}
-			s.order = append(s.order, topic)
+			s.order = append(s.order, keeping(sub, 100))
 		}
 		var frozen time.Time
 		for n := range 40 { // polls

@@ -59,7 +59,7 @@ func TestPermitsAreKeptForAMoment(t *testing.T) {
 		c := &Client{closing: t.Context()}
 		s := &c.shelf
 		s.init()
-		orders := keeping(sub)
+		orders := keeping(sub, 1)
 		s.waitFor(c, orders, 0)
 		w := orders.waiter
 		until := func(is func() bool) time.Time {
@@ -84,8 +84,11 @@ func TestPermitsAreKeptForAMoment(t *testing.T) {
 	})
 }
 
-// keeping is a topic of which a record is kept.
-func keeping(sub *dispatch.Subscription) *topic {
-	records := kgo.FetchPartition{Records: []*kgo.Record{{}}}
-	return &topic{sub: sub, kept: []batch{{FetchPartition: records}}, count: 1, positions: map[int32]*position{0: {}}}
+// keeping is a topic of which n records are kept.
+func keeping(sub *dispatch.Subscription, n int) *topic {
+	records := kgo.FetchPartition{}
+	for range n {
+		records.Records = append(records.Records, &kgo.Record{})
+	}
+	return &topic{sub: sub, kept: []batch{{FetchPartition: records}}, count: n, positions: map[int32]*position{0: {}}}
 }

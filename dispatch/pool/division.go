@@ -11,6 +11,7 @@ const (
 	lostTTLs    = 12.0 // TTLs after which a silent member is removed
 
 	expiryAheads = 3.0 // permits expire this many Aheads after they have opened
+	soonestPart  = 0.2 // of an Ahead: no member that found nothing comes again sooner
 )
 
 // Terms say how a limit is divided; they come from the policy.
@@ -242,13 +243,14 @@ func (d Division) silent(t Terms, group string) bool {
 // permit opens when it ends.
 func (d Division) again(t Terms, own Part) float64 {
 	elapsed := float64(d.elapsed(t, 0) * t.Period)
-	next := t.Period - elapsed
+	end := t.Period - elapsed
+	if end < t.Ahead {
+		return max(end, t.Ahead*soonestPart)
+	}
+	next := end
 	if own.Share > 0 {
 		opens := float64((own.From + (float64(own.Used)-own.Base)/float64(own.Share)) * t.Period)
 		next = min(next, opens-t.Ahead-elapsed)
-	}
-	if end := t.Period - elapsed; end < t.Ahead {
-		return max(end, t.Ahead/5)
 	}
 	return max(t.Ahead, min(next, t.Period/20))
 }
