@@ -44,7 +44,7 @@ func TestASlowCallerStarvesNoTopic(t *testing.T) {
 					}
 				}
 			}
-			require.Equal(t, polls/4, n)
+			require.GreaterOrEqual(t, n, polls/4)
 		})
 	}
 }

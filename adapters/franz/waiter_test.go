@@ -3,13 +3,11 @@ package franzthrottle_test
 import (
 	"context"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	franzthrottle "github.com/dispatchthrottle/throttle/adapters/franz"
-	"github.com/dispatchthrottle/throttle/adapters/internal/adaptertest"
 	"github.com/dispatchthrottle/throttle/dispatch"
 	"github.com/dispatchthrottle/throttle/policy"
 	"github.com/dispatchthrottle/throttle/tests/throttletest"
@@ -31,37 +29,6 @@ func strictly(n int64) policy.Policy {
 	p := perSecond(n)
 	p.Sharing.Mode = policy.Strict
 	return p
-}
-
-// TestAnOldSlotIsNotUsed: the slot of a strict limit that has come while the caller worked on
-// records of another topic is not used together with the next one.
-func TestAnOldSlotIsNotUsed(t *testing.T) {
-	t.Parallel()
-	const period = time.Second
-	brokers := broker(t, 1, "orders", "free")
-	fill(t, brokers, "orders", 1, 100, 10)
-	lim := throttletest.Open(t, policy.Policy{})
-	lim.Add(orders, strictly(1))
-	c := open(t, lim, brokers, kgo.ConsumeTopics("orders", "free"))
-	next := func() time.Time {
-		for {
-			for _, r := range poll(t, c, 0).Records() {
-				if r.Topic == "orders" {
-					return time.Now()
-				}
-			}
-		}
-	}
-	first := next()
-	time.Sleep(period * 6 / 10) // then it stays in line between polls
-	adaptertest.Write(t, brokers, "free", 0, []string{"x"})
-	for n := 0; n == 0; { // the topic without a limit: a waiter waits for the other
-		n = poll(t, c, 0).NumRecords()
-	}
-	throttletest.Until(t, "a call waits", waiting(lim, 1))
-	time.Sleep(time.Until(first.Add(period * 17 / 10)))
-	second := next()
-	require.Greater(t, next().Sub(second), period/2)
 }
 
 // TestAClientThatDoesNotPollHoldsNoPermit for longer than a moment.
