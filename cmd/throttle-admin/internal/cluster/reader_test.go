@@ -125,6 +125,9 @@ func TestReaderOfMany(t *testing.T) {
 // TestViewsInTurn: if more is on view than one read should have, each is read in turn, also if its
 // record stays the same, and a topic that is opened by itself comes first.
 func TestViewsInTurn(t *testing.T) {
+	if testing.Short() {
+		t.Skip("slow with the race detector")
+	}
 	synctest.Test(t, func(t *testing.T) {
 		w := &watched{Store: memory.New()}
 		name := func(i int) string { return fmt.Sprintf("r%04d", i) }
@@ -173,7 +176,7 @@ func TestViewsInTurn(t *testing.T) {
 // reason and since when, and no points are added.
 func TestReaderWithoutStore(t *testing.T) {
 	watch(t, 2, func(w *watched, r *cluster.Reader) {
-		_, status := r.Overview(cluster.Query{Size: 9})
+		_, status := cluster.NewReader(w, "c", time.Second).Overview(cluster.Query{Size: 9})
 		assert.Equal(t, cluster.Status{Unread: true}, status)
 		time.Sleep(10500 * time.Millisecond)
 		const topic = "kafka://public/default/t000"
@@ -297,6 +300,9 @@ func readMany(t *testing.T, every time.Duration, f func(*cluster.Reader), option
 // TestReaderThatReadsRarely: the points of what is not on view are known, too, where there are so
 // many topics that each has a new row at each tenth read only.
 func TestReaderThatReadsRarely(t *testing.T) {
+	if testing.Short() {
+		t.Skip("slow with the race detector")
+	}
 	readMany(t, 2500*time.Millisecond, func(r *cluster.Reader) {
 		time.Sleep(5 * time.Minute)
 		limits := r.Points("kafka://public/default/t07-77", 0).Limit
