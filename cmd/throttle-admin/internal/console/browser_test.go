@@ -39,6 +39,7 @@ type world struct {
 	leave    func() // ends the console
 	flags    []string
 	store    string
+	permits  string
 	url      string
 	redis    *services.RedisProcess
 	etcd     *services.EtcdNode
@@ -51,7 +52,8 @@ type world struct {
 func newWorld(t *testing.T) *world {
 	w := &world{t: t, redis: services.RedisServer(t), etcd: services.Etcd(t)}
 	w.store = "etcd://" + w.etcd.Endpoint + "/p?create=true"
-	w.flags = []string{"--policies", w.store, "--permits", w.redis.URL, "--cluster", "eu"}
+	w.permits = services.Patient(w.redis.URL)
+	w.flags = []string{"--policies", w.store, "--permits", w.permits, "--cluster", "eu"}
 	w.admin("set-msg-rate", orders, "100", "--as", "ann", "-m", "the first limit")
 	w.ctx, w.end = context.WithCancel(t.Context())
 	for _, name := range []string{"billing", "alerts"} {
@@ -125,7 +127,7 @@ func (w *world) populate() {
 
 // run runs a replica with a subscription, which reads until reading fails.
 func (w *world) run(topic, name string, read func(*dispatch.Subscription) error) {
-	lim, err := throttle.Open(w.ctx, w.store, w.redis.URL, throttle.WithCluster("eu"))
+	lim, err := throttle.Open(w.ctx, w.store, w.permits, throttle.WithCluster("eu"))
 	require.NoError(w.t, err)
 	sub, err := lim.Subscription(topic, name)
 	require.NoError(w.t, err)
@@ -150,7 +152,7 @@ func (w *world) publish(s dispatch.Stats, ttl time.Duration) {
 }
 
 func (w *world) publishText(replica string, text []byte, ttl time.Duration) {
-	permits, err := throttle.OpenPermits(w.redis.URL)
+	permits, err := throttle.OpenPermits(w.permits)
 	require.NoError(w.t, err)
 	require.NoError(w.t, permits.Publish(w.t.Context(), "eu", replica, text, ttl))
 	require.NoError(w.t, permits.Close())
@@ -374,6 +376,7 @@ func (w *world) check() {
 // without a reload; the browser's Back and Forward do what they do elsewhere; Copy copies the
 // command.
 func TestComesBack(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	hide := func(hidden bool) {
 		eval[int](w, fmt.Sprintf(`(Object.defineProperty(document, "hidden", {value: %v, configurable: true}),

@@ -103,6 +103,7 @@ func quoted(s string) string {
 
 // TestNumbers: what a number is, and what it is not: counted, known, 0.
 func TestNumbers(t *testing.T) {
+	t.Parallel()
 	s := numbers(t)
 	w := look(t, s)
 	w.show("/")
@@ -184,6 +185,7 @@ func (w *world) openAll() {
 // TestTogether: a limit of several topics is above the topics, with what all of them use of it and
 // a way to them, and in the page of each topic that has it.
 func TestTogether(t *testing.T) {
+	t.Parallel()
 	s := open(t)
 	s.publish("crafted", func(second int64) (all []dispatch.SubscriptionStats) {
 		for i, topic := range []string{free, paid, "kafka://shop/web/clicks"} {
@@ -222,6 +224,7 @@ func TestTogether(t *testing.T) {
 
 // TestManySubscriptions: of a topic with very many, those are shown that wait hardest.
 func TestManySubscriptions(t *testing.T) {
+	t.Parallel()
 	s := open(t)
 	const hardest = "s777"
 	s.publish("crafted", func(second int64) (all []dispatch.SubscriptionStats) {

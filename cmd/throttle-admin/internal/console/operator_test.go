@@ -44,6 +44,7 @@ func (w *world) runCopied(command string) {
 // TestOperator: somebody finds a fault, reads a topic's policy and replicas, runs the commands that
 // the page has, sees them as marks in all plots and in the history, and undoes them.
 func TestOperator(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.publish(dispatch.Stats{Replica: "cut-off", Time: time.Now().UnixMilli(), PolicyError: "no leader"}, time.Hour)
 	w.show("/")
@@ -142,7 +143,7 @@ func (w *world) quotas() {
 	}
 	text, err := json.Marshal(s)
 	require.NoError(w.t, err)
-	store, err := throttle.OpenPermits(w.redis.URL)
+	store, err := throttle.OpenPermits(w.permits)
 	require.NoError(w.t, err)
 	require.NoError(w.t, store.Publish(w.t.Context(), permits.RatekeeperOf("eu"), "k", text, time.Hour))
 	require.NoError(w.t, store.Close())

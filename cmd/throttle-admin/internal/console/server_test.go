@@ -213,6 +213,7 @@ func TestPages(t *testing.T) {
 
 // TestPanels: what the console knows, as JSON.
 func TestPanels(t *testing.T) {
+	t.Parallel()
 	s := open(t)
 	var o overviewAnswer
 	throttletest.Until(t, "the rate is known", func() bool {
@@ -310,6 +311,7 @@ func scan(a answer) *bufio.Scanner {
 // TestStream: a browser gets each panel of a page when it has changed; one that comes back gets the
 // points that it missed.
 func TestStream(t *testing.T) {
+	t.Parallel()
 	s := open(t)
 	throttletest.Until(t, "the topic is known", func() bool {
 		var o overviewAnswer

@@ -31,6 +31,7 @@ func (t tunnel) Write(p []byte) (int, error) {
 // TestDeadTunnel: a page says that its console does not answer, also if nothing closes the
 // connection, and goes on when it answers.
 func TestDeadTunnel(t *testing.T) {
+	t.Parallel()
 	s := open(t)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
