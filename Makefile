@@ -70,6 +70,7 @@ REPEAT  = --rerun-fails=2 --rerun-fails-max-failures=4 --rerun-fails-abort-on-da
 unraced unraced-once: PACKAGES = $(UNRACED)
 raced raced-once: PACKAGES = $(RACED)
 raced raced-once: FLAGS += -race -short
+raced: FLAGS += -p 3 # beside unraced-once, whose tests compute, these wait
 unraced raced:
 	@$(SUM) $(REPEAT) --packages "$$(printf '%s\n' $(PACKAGES) | grep -xF "$(SERVED)")" -- $(FLAGS)
 unraced-once raced-once:
