@@ -37,6 +37,7 @@ func (w *world) runCopied(command string) {
 	w.t.Helper()
 	before, _, _ := strings.Cut(command, " -m '")
 	fields := strings.Fields(before)
+	require.NotEmpty(w.t, fields, "the page has no such command")
 	require.Equal(w.t, "throttle-admin", fields[0])
 	w.admin(append(fields[1:], "--as", "bob", "-m", "copied from the page")...)
 }
