@@ -32,7 +32,7 @@ func (w *world) command(label string) string {
 	return eval[string](w, `([...document.querySelectorAll(".command")].find(c => c.querySelector(".label").textContent === `+quoted(label)+`)?.querySelector("pre").textContent ?? "")`)
 }
 
-// run runs a command that the page has shown, but for its reason.
+// runCopied runs a command that the page has shown, with a reason of its own.
 func (w *world) runCopied(command string) {
 	w.t.Helper()
 	before, _, _ := strings.Cut(command, " -m '")
